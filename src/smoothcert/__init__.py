@@ -1,3 +1,40 @@
-"""Certified robustness by randomized smoothing."""
+"""Certified robustness by randomized smoothing: train, certify, combine and compare.
+
+Example:
+    >>> import torch
+    >>> import smoothcert as sc
+    >>> model = torch.nn.Linear(4, 2)
+    >>> smoothed = sc.Smoothed(model, sc.Gaussian(0.5))
+    >>> certificate = smoothed.certify(torch.full((4,), 0.5), sc.Cohen(n=1_000))
+"""
+
+from smoothcert import data, models
+from smoothcert.certify import Cohen, Procedure, Smoothed
+from smoothcert.models import load_model
+from smoothcert.noise import Gaussian, Noise
+from smoothcert.store import Run, certify_dataset, load_run, read_log, write_log
+from smoothcert.types import ABSTAIN, Certificate, Guarantee, Norm, Prediction, SmoothcertError
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "ABSTAIN",
+    "Certificate",
+    "Cohen",
+    "Gaussian",
+    "Guarantee",
+    "Noise",
+    "Norm",
+    "Prediction",
+    "Procedure",
+    "Run",
+    "Smoothed",
+    "SmoothcertError",
+    "certify_dataset",
+    "data",
+    "load_model",
+    "load_run",
+    "models",
+    "read_log",
+    "write_log",
+]

@@ -36,6 +36,21 @@ class Guarantee(str, Enum):
     ROUTED = "routed"
 
 
+@dataclass(frozen=True)
+class Votes:
+    """A histogram of one statistic over noisy copies of one input.
+
+    Attributes:
+        n: The number of noisy copies, invalid ones included.
+        counts: Copies per value of the statistic (for votes: per class); invalid copies are in none.
+        checkpoints: The same counts over the first 10, 100, 1000, … copies, below ``n``.
+    """
+
+    n: int
+    counts: tuple[int, ...]
+    checkpoints: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
     """A proved statement: within ``radius`` of the input the smoothed classifier answers ``label``.
@@ -58,7 +73,7 @@ class Certificate:
         noise: The noise as text, for example ``Gaussian(sigma=0.5)``.
         seed: The seed of the noise.
         index: The input index that entered the noise seed.
-        checkpoints: Cumulative ``counts`` at every power of ten up to ``n``.
+        checkpoints: Cumulative ``counts`` at every power of ten below ``n``.
     """
 
     label: int

@@ -1,0 +1,87 @@
+"""CERTIFY and PREDICT with a fixed number of samples (Cohen, Rosenfeld and Kolter, 2019)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from smoothcert.certify.base import Procedure, Steps, Task, require_count, require_probability
+from smoothcert.sampling import ESTIMATION, PREDICTION, SELECTION, Draw
+from smoothcert.stats import lower_bound, top_class_p_value
+from smoothcert.types import ABSTAIN, Certificate, Guarantee, Norm, Prediction
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cohen(Procedure):
+    """Guess the class from ``n0`` votes, bound its probability from ``n`` fresh ones.
+
+    CERTIFY and PREDICT of Cohen, Rosenfeld and Kolter (2019), §3.2. PREDICT uses the two-sided test of Hung and
+    Fithian (2019), which stays valid although the votes choose the two classes compared.
+
+    Args:
+        n0: Selection samples.
+        n: Estimation samples; for PREDICT, all samples.
+        alpha: Probability of a wrong statement.
+        norm: Norm of the radius; the noise's own by default.
+
+    Raises:
+        UsageError: If a sample number is below 1 or alpha outside (0, 1).
+
+    Example:
+        >>> Cohen(n=1_000).alpha
+        0.001
+    """
+
+    name: ClassVar[str] = "cohen"
+
+    n0: int = 100
+    n: int = 100_000
+    alpha: float = 0.001
+    norm: Norm | None = None
+
+    def __post_init__(self) -> None:
+        require_count("n0", self.n0)
+        require_count("n", self.n)
+        require_probability("alpha", self.alpha)
+
+    def certify(self, task: Task) -> Steps[Certificate]:
+        norm = self.norm or task.noise.norms[0]
+        (selection,) = yield Draw(SELECTION, self.n0)
+        guess = int(np.argmax(selection.counts))
+        (votes,) = yield Draw(ESTIMATION, self.n)
+        p_lower = lower_bound(votes.counts[guess], votes.n, self.alpha)
+        certified = p_lower > 0.5
+        return Certificate(
+            label=guess if certified else ABSTAIN,
+            radius=float(task.noise.radius(p_lower, norm, task.dimension)) if certified else 0.0,
+            norm=norm,
+            guarantee=Guarantee.GLOBAL,
+            alpha=self.alpha,
+            alpha_split={"top class": self.alpha},
+            n=votes.n,
+            counts=votes.counts,
+            p_lower=p_lower,
+            n0=selection.n,
+            selection=selection.counts,
+            noise=repr(task.noise),
+            seed=task.seed,
+            index=task.index,
+            checkpoints=votes.checkpoints,
+        )
+
+    def predict(self, task: Task) -> Steps[Prediction]:
+        (votes,) = yield Draw(PREDICTION, self.n)
+        first, second = np.argsort(votes.counts, kind="stable")[::-1][:2]
+        p_value = top_class_p_value(votes.counts[first], votes.counts[second])
+        return Prediction(
+            label=int(first) if p_value <= self.alpha else ABSTAIN,
+            p_value=p_value,
+            alpha=self.alpha,
+            n=votes.n,
+            counts=votes.counts,
+            noise=repr(task.noise),
+            seed=task.seed,
+            index=task.index,
+        )

@@ -1,0 +1,179 @@
+"""A classifier under noise: the object that certifies and predicts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from smoothcert.certify.base import Answer, Procedure, Steps, Task, answer, evaluating
+from smoothcert.certify.cohen import Cohen
+from smoothcert.noise import Noise
+from smoothcert.sampling import Classifier, Sampler
+from smoothcert.types import Certificate, Prediction, UsageError, unknown_name
+
+RUNTIMES = ("auto", "eager")
+
+
+class Smoothed:
+    """The smoothed classifier: the class a base classifier gives most often under noise.
+
+    Args:
+        model: A ``torch.nn.Module`` or any callable that maps a batch of inputs to logits (batch, classes).
+        noise: The noise, added to inputs as given: normalisation must be a layer of the model.
+        num_classes: The number of classes; found by a forward pass when not given, checked when given.
+        runtime: How the model is run; ``"auto"`` picks, and today that is ``"eager"``.
+        input_range: Values an input may have; ``None`` skips the check.
+        batch_size: Noisy copies per forward pass; chosen by the input's size when not given.
+
+    Example:
+        >>> import torch
+        >>> linear = torch.nn.Linear(4, 2)
+        >>> smoothed = Smoothed(linear, Gaussian(0.5))
+        >>> smoothed.certify(torch.full((4,), 0.5), Cohen(n=1000)).n
+        1000
+    """
+
+    def __init__(
+        self,
+        model: Classifier,
+        noise: Noise,
+        *,
+        num_classes: int | None = None,
+        runtime: str = "auto",
+        input_range: tuple[float, float] | None = (0.0, 1.0),
+        batch_size: int | None = None,
+    ) -> None:
+        if not callable(model):
+            raise UsageError(f"the model must be callable on a batch of inputs, got {type(model).__name__}.")
+        if not isinstance(noise, Noise):
+            raise UsageError(f"noise must be a noise such as Gaussian(0.5), got {noise!r}.")
+        if num_classes is not None and num_classes < 2:
+            raise UsageError(f"num_classes must be at least 2, got {num_classes}.")
+        if batch_size is not None and batch_size < 1:
+            raise UsageError(f"batch_size must be at least 1, got {batch_size}.")
+        if runtime not in RUNTIMES:
+            raise unknown_name("runtime", runtime, RUNTIMES)
+        if input_range is not None and not input_range[0] < input_range[1]:
+            raise UsageError(f"input_range must be (low, high) with low < high, got {input_range}.")
+        self.model = model
+        self.noise = noise
+        self.num_classes = num_classes
+        self.input_range = input_range
+        self.batch_size = batch_size
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model's weights are; the CPU for a model without any."""
+        return self._weight().device
+
+    def certify(self, x: Any, procedure: Procedure | None = None, *, seed: int = 0, index: int = 0) -> Certificate:
+        """Prove a radius around one input.
+
+        Args:
+            x: One input (no batch dimension): a floating-point tensor, or what ``torch.as_tensor`` takes.
+            procedure: How to certify; ``Cohen()`` by default.
+            seed: The seed of the noise.
+            index: The input's number in its dataset; inputs with other numbers get other noise.
+
+        Returns:
+            The certificate; its label is ``ABSTAIN`` when nothing could be proved.
+
+        Raises:
+            UsageError: If the input or the model's output is not as it must be; before any sampling.
+        """
+        procedure = procedure or Cohen()
+        return self._run(x, procedure, procedure.certify, seed, index)
+
+    def predict(self, x: Any, procedure: Procedure | None = None, *, seed: int = 0, index: int = 0) -> Prediction:
+        """The smoothed classifier's class at one input, without a radius and with far fewer samples.
+
+        Args, Raises: As :meth:`certify`; the procedure is ``Cohen(n=1_000)`` by default.
+
+        Returns:
+            The prediction; its label is ``ABSTAIN`` when the votes do not decide.
+        """
+        procedure = procedure or Cohen(n=1_000)
+        return self._run(x, procedure, procedure.predict, seed, index)
+
+    def check(self, x: Any) -> Tensor:
+        """The input as a tensor ready to sample around.
+
+        Raises:
+            UsageError: If it has the wrong dtype, is not finite, lies outside the declared range, or the model cannot
+                classify it.
+        """
+        tensor = torch.as_tensor(x)
+        if not tensor.is_floating_point():
+            raise UsageError(
+                f"the input has dtype {str(tensor.dtype).removeprefix('torch.')}; convert it to floating point "
+                "in the model's range (for 8-bit images: x.float() / 255)."
+            )
+        if tensor.numel() == 0:
+            raise UsageError("the input is empty.")
+        low, high = float(tensor.min()), float(tensor.max())
+        if not (math.isfinite(low) and math.isfinite(high)):
+            raise UsageError("the input contains NaN or infinite values.")
+        if self.input_range is not None and (low < self.input_range[0] - 1e-6 or high > self.input_range[1] + 1e-6):
+            raise UsageError(
+                f"the input spans [{low:.6g}, {high:.6g}], outside the declared range {list(self.input_range)}; "
+                "rescale it, or declare another input_range."
+            )
+        weight = self._weight()
+        tensor = tensor.to(device=weight.device, dtype=weight.dtype).contiguous()
+        with evaluating(self.model), torch.inference_mode():
+            self.num_classes = self._probe(tensor)
+        return tensor
+
+    def _run(
+        self, x: Any, procedure: Procedure, steps: Callable[[Task], Steps[Answer]], seed: int, index: int
+    ) -> Answer:
+        for name, value in (("seed", seed), ("index", index)):
+            if not 0 <= value < 2**63:
+                raise UsageError(f"{name} must be between 0 and 2**63 - 1, got {value}.")
+        tensor = self.check(x)
+        assert self.num_classes is not None
+        task = Task(self.noise, self.num_classes, tensor.numel(), seed, index)
+        sampler = Sampler(
+            self.model,
+            self.noise,
+            tensor,
+            num_classes=self.num_classes,
+            statistics=procedure.statistics,
+            seed=seed,
+            index=index,
+            batch_size=self.batch_size,
+        )
+        with evaluating(self.model):
+            return answer(steps(task), sampler.draw)
+
+    def _probe(self, x: Tensor) -> int:
+        """The number of classes the model really gives, from a forward pass over two clean copies."""
+        batch = torch.stack([x, x])
+        try:
+            logits = self.model(batch)
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise UsageError(
+                f"the model cannot classify a batch of shape {tuple(batch.shape)} ({reason}); "
+                "give one input, without a batch dimension, in the shape the model was trained on."
+            ) from error
+        if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != 2 or logits.shape[1] < 2:
+            shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+            raise UsageError(
+                f"the model must map a batch of 2 inputs to logits of shape (2, classes) with at least 2 classes, "
+                f"but gave {shape}."
+            )
+        if self.num_classes is not None and logits.shape[1] != self.num_classes:
+            raise UsageError(f"the model gives {logits.shape[1]} classes, not num_classes={self.num_classes}.")
+        return int(logits.shape[1])
+
+    def _weight(self) -> Tensor:
+        if isinstance(self.model, torch.nn.Module):
+            for weight in self.model.parameters():
+                if weight.is_floating_point():
+                    return weight
+        return torch.empty(0)

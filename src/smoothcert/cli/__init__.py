@@ -1,0 +1,74 @@
+"""The command line: thin, over the library's public functions."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+import smoothcert
+from smoothcert.cli import certify, data, demo, results
+from smoothcert.types import SmoothcertError
+
+app = typer.Typer(
+    name="smoothcert",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Certified robustness by randomized smoothing: prove how far an input can be perturbed before the answer changes."
+    "\n\nStart with `smoothcert demo`.",
+)
+app.command("demo")(demo.demo)
+app.command("certify")(certify.certify)
+app.command("predict")(certify.predict)
+app.command("table")(results.table)
+app.command("plot")(results.plot)
+app.command("import")(results.import_logs)
+app.command("export")(results.export)
+app.command("info")(results.info)
+app.add_typer(data.app, name="data")
+
+_UsageMistake: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException, wherever this typer keeps it
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"smoothcert {smoothcert.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None: ...
+
+
+def main() -> None:
+    """Run the command line: errors are one sentence on stderr, 2 for wrong use, 1 for a failure, 130 for Ctrl-C."""
+    sys.exit(_run())
+
+
+def _run() -> int:
+    try:
+        return app(standalone_mode=False) or 0
+    except SmoothcertError as error:
+        return _fail(str(error), error.exit_code)
+    except _UsageMistake as error:
+        message = error.format_message()  # type: ignore[attr-defined]
+        if type(error).__name__ == "NoArgsIsHelpError":
+            typer.echo(message)
+            return 2
+        return _fail(f"{' '.join(message.split())} Run with --help for the options.", 2)
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail("stopped; the same command continues where this one ended.", 130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 1
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"smoothcert: {message}", file=sys.stderr)
+    return code

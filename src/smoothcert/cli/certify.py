@@ -1,0 +1,163 @@
+"""``smoothcert certify`` and ``smoothcert predict``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import track
+
+from smoothcert import data, models
+from smoothcert.certify import PROCEDURES, Cohen, Smoothed
+from smoothcert.cli.results import show_table
+from smoothcert.noise import Gaussian
+from smoothcert.report.load import run_outcomes
+from smoothcert.store import certify_dataset
+from smoothcert.store.certification import select
+from smoothcert.types import UsageError, unknown_name
+
+Model = Annotated[
+    Path, typer.Argument(help="A checkpoint (.safetensors, or an earlier system's .pth.tar) or its folder.")
+]
+Data = Annotated[
+    str, typer.Option("--data", help="A dataset name (`smoothcert data list`), an .npz file or an image folder.")
+]
+Split = Annotated[str, typer.Option(help="Which part of the dataset.")]
+Root = Annotated[Path | None, typer.Option("--data-root", help="Where datasets are kept.")]
+Sigma = Annotated[float | None, typer.Option(help="Noise level; by default the one the checkpoint was trained with.")]
+Alpha = Annotated[float, typer.Option(help="Probability that a statement is wrong.")]
+Every = Annotated[int, typer.Option(help="Take every this many-th input.")]
+Start = Annotated[int, typer.Option(help="First input.")]
+Stop = Annotated[int | None, typer.Option(help="End of the inputs, exclusive.")]
+Seed = Annotated[int, typer.Option(help="Seed of the noise.")]
+BatchSize = Annotated[int | None, typer.Option(help="Noisy copies per forward pass; does not change the noise.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1 … or auto.")]
+Threads = Annotated[int | None, typer.Option(help="CPU threads; does not change the noise.")]
+Arch = Annotated[str | None, typer.Option(help="Architecture, for a checkpoint that does not name its own.")]
+
+
+def certify(
+    model: Model,
+    data_name: Data,
+    sigma: Sigma = None,
+    procedure: Annotated[str, typer.Option(help=f"How to certify: {', '.join(PROCEDURES)}.")] = "cohen",
+    n: Annotated[int, typer.Option("--n", help="Estimation samples per input.")] = 100_000,
+    n0: Annotated[int, typer.Option("--n0", help="Selection samples per input.")] = 100,
+    alpha: Alpha = 0.001,
+    every: Every = 1,
+    start: Start = 0,
+    stop: Stop = None,
+    seed: Seed = 0,
+    run: Annotated[
+        Path | None, typer.Option("--run", help="Run folder; by default under runs/, named after model, data and σ.")
+    ] = None,
+    split: Split = "test",
+    data_root: Root = None,
+    batch_size: BatchSize = None,
+    device: Device = "auto",
+    threads: Threads = None,
+    arch: Arch = None,
+) -> None:
+    """Prove a radius for inputs of a dataset, and keep the evidence in a run folder.
+
+    Stop it at any time; the same command continues.
+
+    **Examples**
+
+        smoothcert certify demo/models/sigma-0.25.safetensors --data digits --n 10000
+
+        smoothcert certify cohen.pth.tar --data cifar10 --sigma 0.5 --every 20 --run runs/cohen
+    """
+    if procedure not in PROCEDURES:
+        raise unknown_name("procedure", procedure, PROCEDURES)
+    settings = Cohen(n0=n0, n=n, alpha=alpha)
+    smoothed, dataset, source = _prepare(model, data_name, sigma, split, data_root, batch_size, device, threads, arch)
+    folder = run or Path("runs") / f"{model.stem.split('.')[0]}-{dataset.name}-{smoothed.noise.sigma:g}"
+    finished = certify_dataset(
+        smoothed, dataset, settings, run=folder, every=every, start=start, stop=stop, seed=seed, source=source
+    )
+    show_table([run_outcomes(finished)])
+    typer.echo(f"Run: {folder}", err=True)
+
+
+def predict(
+    model: Model,
+    data_name: Data,
+    sigma: Sigma = None,
+    n: Annotated[int, typer.Option("--n", help="Samples per input.")] = 1_000,
+    alpha: Alpha = 0.001,
+    every: Every = 1,
+    start: Start = 0,
+    stop: Stop = None,
+    seed: Seed = 0,
+    split: Split = "test",
+    data_root: Root = None,
+    batch_size: BatchSize = None,
+    device: Device = "auto",
+    threads: Threads = None,
+    arch: Arch = None,
+) -> None:
+    """Print the smoothed classifier's class for inputs of a dataset: fewer samples than `certify`, no radius.
+
+    Columns: idx, label, predict (-1: abstain), p-value. The last line, on stderr, sums up.
+
+    **Examples**
+
+        smoothcert predict demo/models/sigma-0.25.safetensors --data digits --every 10
+
+        smoothcert predict lenet.safetensors --data mnist --start 7 --stop 8 --n 10000
+    """
+    settings = Cohen(n=n, alpha=alpha)
+    smoothed, dataset, _ = _prepare(model, data_name, sigma, split, data_root, batch_size, device, threads, arch)
+    indices = select(len(dataset), every=every, start=start, stop=stop)
+    correct = abstained = 0
+    lines = ["idx\tlabel\tpredict\tp_value"]
+    for index in track(indices, "predict", console=Console(stderr=True)):
+        x, label = dataset[index]
+        answer = smoothed.predict(x, settings, seed=seed, index=index)
+        lines.append(f"{index}\t{label}\t{answer.label}\t{answer.p_value:.3g}")
+        correct += answer.label == label
+        abstained += answer.abstained
+    typer.echo("\n".join(lines))
+    typer.echo(f"{correct} of {len(indices)} correct, {abstained} abstained (n = {n}, alpha = {alpha:g}).", err=True)
+
+
+def _prepare(
+    model: Path,
+    data_name: str,
+    sigma: float | None,
+    split: str,
+    root: Path | None,
+    batch_size: int | None,
+    device: str,
+    threads: int | None,
+    arch: str | None,
+) -> tuple[Smoothed, data.Dataset, dict[str, str]]:
+    noise = Gaussian(sigma) if sigma is not None else None  # a wrong σ is said before anything is loaded
+    checkpoint = models.load_checkpoint(model, architecture=arch)
+    if noise is None:
+        if checkpoint.info.sigma is None:
+            raise UsageError(f"{model} does not say which noise it was trained with; give --sigma.")
+        noise = Gaussian(checkpoint.info.sigma)
+    if threads is not None:
+        if threads < 1:
+            raise UsageError(f"threads must be at least 1, got {threads}.")
+        torch.set_num_threads(threads)
+    dataset = data.load(data_name, split=split, root=root)
+    network = checkpoint.model.to(_device(device))
+    smoothed = Smoothed(network, noise, num_classes=dataset.num_classes, batch_size=batch_size)
+    return smoothed, dataset, {"checkpoint": str(checkpoint.path), "sha256": checkpoint.sha256}
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UsageError(f"device {name!r} cannot be used here; try cpu.") from error
+    return device

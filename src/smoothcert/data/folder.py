@@ -1,0 +1,93 @@
+"""A folder of images, one subfolder for each class."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import SupportsIndex
+
+import numpy as np
+import torch
+from PIL import Image
+
+from smoothcert.data.base import checked_index
+from smoothcert.types import DataError
+
+EXTENSIONS = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+SPLITS = ("train", "val", "test")
+SHORT_SIDE = 256
+CROP = 224
+
+
+class ImageFolder:
+    """Images read from disk when asked for: short side resized to 256 (bilinear), centre crop of 224, RGB.
+
+    The classes are the subfolders of ``path``, or of ``path/split`` if that one has subfolders, in sorted order.
+
+    Args:
+        path: The folder.
+        split: The split.
+
+    Raises:
+        DataError: If there is no image, or the folder has other splits only.
+    """
+
+    def __init__(self, path: Path, split: str) -> None:
+        top = _split_folder(path, split)
+        classes = _subfolders(top)
+        self._items = [(file, label) for label, folder in enumerate(classes) for file in _images(folder)]
+        if not self._items:
+            raise DataError(f"{top} holds no images in subfolders; give a folder with one subfolder for each class.")
+        self.name = str(path)
+        self.split = split
+        self.class_names = tuple(folder.name for folder in classes)
+        self.num_classes = len(classes)
+        self.shape: tuple[int, int, int] = (3, CROP, CROP)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getitem__(self, index: SupportsIndex) -> tuple[torch.Tensor, int]:
+        path, label = self._items[checked_index(index, len(self))]
+        return read_image(path), label
+
+
+def read_image(path: Path) -> torch.Tensor:
+    """Read, resize and crop one image.
+
+    Returns:
+        A float32 tensor (3, 224, 224) in [0, 1].
+
+    Raises:
+        DataError: If the file is no readable image.
+    """
+    try:
+        with Image.open(path) as file:
+            image = _short_side_resized(file.convert("RGB"))
+    except Exception as error:  # the decoders raise many kinds of errors on damaged files
+        raise DataError(f"{path} is no readable image ({error}): replace it or remove it.") from error
+    left, top = (round((side - CROP) / 2) for side in image.size)
+    image = image.crop((left, top, left + CROP, top + CROP))
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1).float().div_(255).contiguous()
+
+
+def _short_side_resized(image: Image.Image) -> Image.Image:
+    width, height = image.size
+    short = min(width, height)
+    return image.resize((SHORT_SIDE * width // short, SHORT_SIDE * height // short), Image.Resampling.BILINEAR)
+
+
+def _split_folder(path: Path, split: str) -> Path:
+    present = [name for name in SPLITS if (path / name).is_dir() and _subfolders(path / name)]
+    if split in present:
+        return path / split
+    if present:
+        raise DataError(f"{path} has no split '{split}' but {', '.join(present)}; ask for one of these.")
+    return path
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    return sorted(f for f in folder.iterdir() if f.is_dir() and not f.name.startswith("."))
+
+
+def _images(folder: Path) -> list[Path]:
+    return sorted(f for f in folder.rglob("*") if f.suffix.lower() in EXTENSIONS and f.is_file())

@@ -1,0 +1,103 @@
+"""Datasets in a NumPy ``.npz`` file."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from smoothcert.data.base import ArrayDataset, check_labels
+from smoothcert.types import DataError
+
+CHANNELS = (1, 3)
+MAX_CLASSES = 1_000_000
+
+
+def load_npz(path: Path, split: str) -> ArrayDataset:
+    """Read a dataset from an ``.npz`` file; pickled objects in it are never loaded.
+
+    Keys of the file:
+        ``x`` or ``images``: uint8, or float in [0, 1]; (N, H, W), (N, H, W, C) or (N, C, H, W) with 1 or 3 channels.
+        ``y`` or ``labels``: one integer class per image.
+        ``class_names`` (optional): text; without it the classes are 0 to the largest label.
+
+    Args:
+        path: The file.
+        split: The split to call it; the file holds only one.
+
+    Returns:
+        The dataset.
+
+    Raises:
+        DataError: If the file is missing, damaged or holds something else.
+    """
+    arrays = _read(path)
+    images = _first(arrays, ("x", "images"), path)
+    labels = _first(arrays, ("y", "labels"), path)
+    labels = labels[:, 0] if labels.shape[1:] == (1,) else labels
+    if images.dtype != np.uint8:
+        images = _unit_floats(images, path)
+    images = _channels_first(images, path)
+    if labels.dtype.kind not in "iu" or labels.shape != (len(images),) or len(images) == 0:
+        raise DataError(
+            f"{path} has labels of type {labels.dtype} and shape {labels.shape} for {len(images)} images; "
+            "give one integer for each image."
+        )
+    check_labels(labels, MAX_CLASSES, path)
+    names = arrays.get("class_names", np.arange(int(labels.max()) + 1).astype(str))
+    if names.ndim != 1 or names.dtype.kind != "U":
+        raise DataError(f"{path} has class_names that are no list of text; store one string for each class.")
+    check_labels(labels, len(names), path)
+    scale = 255.0 if images.dtype == np.uint8 else 1.0
+    return ArrayDataset(images, labels, name=str(path), split=split, class_names=names.tolist(), scale=scale)
+
+
+def _read(path: Path) -> dict[str, NDArray[Any]]:
+    try:
+        file = np.load(path, allow_pickle=False)
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise DataError(f"{path} is a single array, no .npz file; save it with np.savez(path, x=..., y=...).")
+        with file:
+            return {key: file[key] for key in ("x", "images", "y", "labels", "class_names") if key in file}
+    except (OSError, ValueError, EOFError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(
+            f"{path} cannot be read ({error}): give an .npz file of plain arrays, without pickled objects."
+        ) from error
+
+
+def _first(arrays: dict[str, NDArray[Any]], keys: tuple[str, str], path: Path) -> NDArray[Any]:
+    for key in keys:
+        if key in arrays:
+            return arrays[key]
+    raise DataError(
+        f"{path} has neither the key '{keys[0]}' nor '{keys[1]}'; save it with np.savez(path, x=..., y=...)."
+    )
+
+
+def _unit_floats(images: NDArray[Any], path: Path) -> NDArray[np.float32]:
+    if images.dtype.kind != "f":
+        raise DataError(f"{path} has images of type {images.dtype}; store them as uint8 or as float in [0, 1].")
+    if not ((images >= 0) & (images <= 1)).all():
+        raise DataError(f"{path} has float images with values outside [0, 1]; scale them to [0, 1].")
+    return images.astype(np.float32)
+
+
+def _channels_first(images: NDArray[Any], path: Path) -> NDArray[Any]:
+    """Images as NCHW: the side with 1 or 3 entries is the channel; of two such, the one that leaves a square."""
+    if images.ndim == 3:
+        return images[:, None]
+    if images.ndim == 4:
+        _, a, b, c = images.shape
+        first, last = a in CHANNELS, c in CHANNELS
+        if first and last and (a == b) != (b == c):
+            first, last = b == c, a == b
+        if first != last:
+            return images if first else np.moveaxis(images, 3, 1)
+    raise DataError(
+        f"{path} has images of shape {images.shape}, in which the channels cannot be told; "
+        "store them as (N, H, W), or as (N, C, H, W) or (N, H, W, C) with 1 or 3 channels."
+    )

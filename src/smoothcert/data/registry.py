@@ -1,0 +1,200 @@
+"""The named datasets: what they hold, where they come from and what the files must hash to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+CIFAR10_CLASSES = _words("airplane automobile bird cat deer dog frog horse ship truck")
+
+CIFAR100_CLASSES = _words(
+    """
+    apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle
+    caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant
+    flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster man
+    maple_tree motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree
+    plain plate poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper snail
+    snake spider squirrel streetcar sunflower sweet_pepper table tank telephone television tiger tractor train trout
+    tulip turtle wardrobe whale willow_tree wolf woman worm
+    """
+)
+
+FASHION_CLASSES = (
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
+
+DIGITS = tuple("0123456789")
+
+MNIST_SITE = "https://ossci-datasets.s3.amazonaws.com/mnist"
+FASHION_SITE = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
+CIFAR_SITE = "https://www.cs.toronto.edu/~kriz"
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file to download: a file of the dataset itself, or a ``.tar.gz`` archive to unpack.
+
+    Attributes:
+        url: Where it is.
+        sha256: What its content must hash to.
+    """
+
+    url: str
+    sha256: str
+
+    @property
+    def filename(self) -> str:
+        return self.url.rsplit("/", 1)[-1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetInfo:
+    """A named dataset.
+
+    Attributes:
+        name: The name to load it by.
+        layout: How its files are read: ``idx``, ``cifar`` or ``bundled``.
+        shape: Channels, height and width of an image.
+        train_size: The number of training images.
+        test_size: The number of test images.
+        class_names: The names of the classes, in the order of the labels.
+        source: Origin and licence in a sentence.
+        folders: Folder names its files are looked for in; a download goes to ``name``.
+        files: What to download.
+    """
+
+    name: str
+    layout: str
+    shape: tuple[int, int, int]
+    train_size: int
+    test_size: int
+    class_names: tuple[str, ...]
+    source: str
+    folders: tuple[str, ...] = ()
+    files: tuple[RemoteFile, ...] = ()
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_names)
+
+    @property
+    def bundled(self) -> bool:
+        """Whether it comes with an installed package and needs no download."""
+        return self.layout == "bundled"
+
+
+_INFOS = (
+    DatasetInfo(
+        name="digits",
+        layout="bundled",
+        shape=(1, 8, 8),
+        train_size=1297,
+        test_size=500,
+        class_names=DIGITS,
+        source="Optical Recognition of Handwritten Digits (UCI), as bundled with scikit-learn; CC BY 4.0.",
+    ),
+    DatasetInfo(
+        name="mnist",
+        layout="idx",
+        shape=(1, 28, 28),
+        train_size=60_000,
+        test_size=10_000,
+        class_names=DIGITS,
+        source="MNIST by LeCun, Cortes and Burges, from the mirror of the PyTorch project; CC BY-SA 3.0.",
+        folders=("mnist", "MNIST"),
+        files=(
+            RemoteFile(
+                f"{MNIST_SITE}/train-images-idx3-ubyte.gz",
+                "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+            ),
+            RemoteFile(
+                f"{MNIST_SITE}/train-labels-idx1-ubyte.gz",
+                "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+            ),
+            RemoteFile(
+                f"{MNIST_SITE}/t10k-images-idx3-ubyte.gz",
+                "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+            ),
+            RemoteFile(
+                f"{MNIST_SITE}/t10k-labels-idx1-ubyte.gz",
+                "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+            ),
+        ),
+    ),
+    DatasetInfo(
+        name="fashion-mnist",
+        layout="idx",
+        shape=(1, 28, 28),
+        train_size=60_000,
+        test_size=10_000,
+        class_names=FASHION_CLASSES,
+        source="Fashion-MNIST by Zalando Research (Xiao, Rasul and Vollgraf, 2017); MIT.",
+        folders=("fashion-mnist", "FashionMNIST"),
+        files=(
+            RemoteFile(
+                f"{FASHION_SITE}/train-images-idx3-ubyte.gz",
+                "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+            ),
+            RemoteFile(
+                f"{FASHION_SITE}/train-labels-idx1-ubyte.gz",
+                "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+            ),
+            RemoteFile(
+                f"{FASHION_SITE}/t10k-images-idx3-ubyte.gz",
+                "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+            ),
+            RemoteFile(
+                f"{FASHION_SITE}/t10k-labels-idx1-ubyte.gz",
+                "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+            ),
+        ),
+    ),
+    DatasetInfo(
+        name="cifar10",
+        layout="cifar",
+        shape=(3, 32, 32),
+        train_size=50_000,
+        test_size=10_000,
+        class_names=CIFAR10_CLASSES,
+        source="CIFAR-10 by Krizhevsky (2009), University of Toronto; no licence stated, cite the technical report.",
+        folders=("cifar10", "cifar-10-batches-bin", "cifar-10-batches-py"),
+        files=(
+            RemoteFile(
+                f"{CIFAR_SITE}/cifar-10-binary.tar.gz",
+                "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+            ),
+        ),
+    ),
+    DatasetInfo(
+        name="cifar100",
+        layout="cifar",
+        shape=(3, 32, 32),
+        train_size=50_000,
+        test_size=10_000,
+        class_names=CIFAR100_CLASSES,
+        source="CIFAR-100 by Krizhevsky (2009), University of Toronto; no licence stated, cite the technical report.",
+        folders=("cifar100", "cifar-100-binary", "cifar-100-python"),
+        files=(
+            RemoteFile(
+                f"{CIFAR_SITE}/cifar-100-binary.tar.gz",
+                "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+            ),
+        ),
+    ),
+)
+
+DATASETS: dict[str, DatasetInfo] = {info.name: info for info in _INFOS}
+"""Every named dataset."""

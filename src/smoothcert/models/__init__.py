@@ -1,0 +1,34 @@
+"""Architectures, their normalisation and their checkpoints."""
+
+from smoothcert.models.checkpoints import (
+    Checkpoint,
+    CheckpointSummary,
+    describe,
+    load_checkpoint,
+    load_model,
+    save_checkpoint,
+)
+from smoothcert.models.info import FORMAT_VERSION, CheckpointInfo
+from smoothcert.models.normalize import PRESETS, Normalization, Normalize, NormalizeSpec, normalization
+from smoothcert.models.registry import ALIASES, MODELS, ModelInfo, build, find_model
+
+__all__ = [
+    "ALIASES",
+    "FORMAT_VERSION",
+    "MODELS",
+    "PRESETS",
+    "Checkpoint",
+    "CheckpointInfo",
+    "CheckpointSummary",
+    "ModelInfo",
+    "Normalization",
+    "Normalize",
+    "NormalizeSpec",
+    "build",
+    "describe",
+    "find_model",
+    "load_checkpoint",
+    "load_model",
+    "normalization",
+    "save_checkpoint",
+]

@@ -1,0 +1,135 @@
+"""What a checkpoint says about itself."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from smoothcert.models.normalize import Normalization, NormalizeSpec, normalization
+from smoothcert.models.registry import find_model
+from smoothcert.types import CheckpointError, UsageError
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointInfo:
+    """The metadata of a checkpoint: everything needed to rebuild the model, and what it was trained for.
+
+    Attributes:
+        architecture: A key of ``MODELS``; an earlier system's name is replaced by ours.
+        num_classes: The number of classes.
+        input_shape: The (channels, height, width) of one input.
+        sigma: The noise the model was trained for, or None where that is unknown.
+        input_range: The smallest and largest value of an input before normalisation.
+        normalize: The (mean, std) pair of the normalisation layer, or None without one.
+        extra: Anything else that can be written as JSON, such as the recipe or the accuracy.
+        format_version: The version of this format.
+    """
+
+    architecture: str
+    num_classes: int
+    input_shape: tuple[int, int, int]
+    sigma: float | None = None
+    input_range: tuple[float, float] = (0.0, 1.0)
+    normalize: Normalization | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    format_version: int = FORMAT_VERSION
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "architecture", find_model(self.architecture).name)
+        if self.num_classes < 2:
+            raise UsageError(f"num_classes must be at least 2, not {self.num_classes}.")
+        if len(self.input_shape) != 3 or min(self.input_shape) < 1:
+            raise UsageError(f"input_shape must be (channels, height, width), not {self.input_shape}.")
+        if self.sigma is not None and not (math.isfinite(self.sigma) and self.sigma >= 0):
+            raise UsageError(f"sigma must be a finite number that is not negative, not {self.sigma}.")
+        if not self.input_range[0] < self.input_range[1]:
+            raise UsageError(f"input_range must be (smallest, largest), not {self.input_range}.")
+        object.__setattr__(self, "normalize", normalization(self.normalize, self.input_shape[0]))
+
+    @classmethod
+    def of(
+        cls,
+        architecture: str,
+        *,
+        num_classes: int | None = None,
+        in_channels: int | None = None,
+        normalize: NormalizeSpec = None,
+        sigma: float | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> CheckpointInfo:
+        """The metadata of a model built with ``build`` and these arguments.
+
+        Args:
+            architecture: As ``name`` in ``build``.
+            num_classes: As in ``build``.
+            in_channels: As in ``build``.
+            normalize: As in ``build``.
+            sigma: The noise the model was trained for.
+            extra: Anything else that can be written as JSON.
+
+        Returns:
+            The metadata, with the defaults of the architecture filled in.
+
+        Raises:
+            UsageError: As ``build``, or a sigma that is negative or not finite.
+        """
+        model = find_model(architecture)
+        channels, height, width = model.input_shape
+        channels = channels if in_channels is None else in_channels
+        return cls(
+            architecture=model.name,
+            num_classes=model.num_classes if num_classes is None else num_classes,
+            input_shape=(channels, height, width),
+            sigma=sigma,
+            normalize=normalization(normalize, channels),
+            extra=dict(extra or {}),
+        )
+
+    def to_json(self) -> str:
+        """The metadata as JSON.
+
+        Raises:
+            UsageError: ``extra`` holds something that JSON cannot.
+        """
+        try:
+            return json.dumps(asdict(self), allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"the extra metadata cannot be written as JSON: {error}.") from error
+
+    @classmethod
+    def from_json(cls, text: str, source: str) -> CheckpointInfo:
+        """Read what ``to_json`` wrote.
+
+        Args:
+            text: The JSON.
+            source: What the text was read from, for the error.
+
+        Returns:
+            The metadata.
+
+        Raises:
+            CheckpointError: The text is no such JSON, or of a newer format version.
+        """
+        try:
+            raw = json.loads(text)
+            version = raw.get("format_version") if isinstance(raw, dict) else None
+            if isinstance(version, int) and version > FORMAT_VERSION:
+                raise CheckpointError(
+                    f"{source} was written by a newer smoothcert (format {version}; this one reads up to "
+                    f"{FORMAT_VERSION}); upgrade to read it."
+                )
+            return TypeAdapter(cls).validate_python(raw)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"]) or "as a whole"
+            reason = first.get("ctx", {}).get("error", first["msg"])
+            raise CheckpointError(f"{source} has wrong metadata ({where}): {reason}") from error
+        except json.JSONDecodeError as error:
+            raise CheckpointError(f"{source} has damaged metadata: {error}.") from error

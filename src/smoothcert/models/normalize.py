@@ -1,0 +1,92 @@
+"""Input normalisation as a layer of the model, so that noise and radii are in [0, 1] space (Cohen et al., 2019)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from smoothcert.types import UsageError, unknown_name
+
+Normalization: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
+"""Mean and standard deviation, one value per channel."""
+
+NormalizeSpec: TypeAlias = str | tuple[Sequence[float], Sequence[float]] | None
+"""What a caller may write: a preset's name, ``"none"``, a (mean, std) pair or None."""
+
+_CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)
+_IMAGENET_MEAN = (0.485, 0.456, 0.406)
+
+# The numbers are those the published models were trained with, not the exact statistics of the datasets (the CIFAR-10
+# deviations are smaller than the true ones). The "-center" presets only subtract the mean, as some of the models of
+# Salman et al. (2019) do.
+PRESETS: dict[str, Normalization] = {
+    "cifar10": (_CIFAR10_MEAN, (0.2023, 0.1994, 0.2010)),
+    "cifar10-center": (_CIFAR10_MEAN, (1.0, 1.0, 1.0)),
+    "cifar100": ((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)),
+    "imagenet": (_IMAGENET_MEAN, (0.229, 0.224, 0.225)),
+    "imagenet-center": (_IMAGENET_MEAN, (1.0, 1.0, 1.0)),
+    "mnist": ((0.1307,), (0.3081,)),
+}
+
+
+def normalization(spec: NormalizeSpec, channels: int) -> Normalization | None:
+    """The mean and standard deviation that a specification means for inputs of ``channels`` channels.
+
+    Args:
+        spec: A name in ``PRESETS``, ``"none"``, a (mean, std) pair with one value per channel, or None.
+        channels: The number of input channels.
+
+    Returns:
+        The (mean, std) pair as tuples of floats, or None for no normalisation.
+
+    Raises:
+        UsageError: An unknown name, a wrong number of values, a value that is not finite or a std that is not positive.
+
+    Example:
+        >>> normalization("mnist", 1)
+        ((0.1307,), (0.3081,))
+    """
+    if spec is None or spec == "none":
+        return None
+    if isinstance(spec, str):
+        if spec not in PRESETS:
+            raise unknown_name("normalization", spec, [*PRESETS, "none"])
+        spec = PRESETS[spec]
+    if len(spec) != 2:
+        raise UsageError(f"normalize must be a name or a (mean, std) pair, not {len(spec)} values.")
+    mean, std = (tuple(float(value) for value in values) for values in spec)
+    for name, values in (("mean", mean), ("std", std)):
+        if len(values) != channels:
+            raise UsageError(f"normalize has {len(values)} values for {name}, but the input has {channels} channel(s).")
+        if not all(math.isfinite(value) for value in values):
+            raise UsageError(f"normalize has a {name} that is not finite: {values}.")
+    if min(std) <= 0:
+        raise UsageError(f"normalize has a std that is not positive: {std}.")
+    return mean, std
+
+
+class Normalize(nn.Module):
+    """Subtract the mean and divide by the standard deviation of each channel.
+
+    Args:
+        mean: The mean of each channel.
+        std: The standard deviation of each channel.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32).reshape(-1, 1, 1))
+        self.register_buffer("std", torch.tensor(std, dtype=torch.float32).reshape(-1, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        # Without this check a grey image would silently be broadcast to three channels.
+        if x.shape[-3] != self.mean.shape[0]:
+            raise UsageError(f"the model normalises {self.mean.shape[0]} channel(s), but the input has {x.shape[-3]}.")
+        return (x - self.mean) / self.std

@@ -1,0 +1,74 @@
+"""Fit the tensors of a file to a network, or say in one sentence why they do not fit."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from smoothcert.models.registry import find_model
+from smoothcert.types import CheckpointError
+
+_NAMED = 3
+
+
+def skeleton(architecture: str, num_classes: int, in_channels: int) -> nn.Module:
+    """The network without normalisation and without memory for its weights; draws no random numbers."""
+    with torch.device("meta"):
+        return find_model(architecture).builder(num_classes, in_channels)
+
+
+def fit(network: nn.Module, tensors: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
+    """Check that the tensors are exactly those of the network, and copy them in its types.
+
+    Args:
+        network: The network, whose own values are not looked at.
+        tensors: The tensors by name. Batch counts may be missing, as in files older than PyTorch 0.4.1.
+        source: What the tensors come from, for the error, such as ``'x.pth' as lenet``.
+
+    Returns:
+        A dense CPU copy of the tensors.
+
+    Raises:
+        CheckpointError: A name is missing or unexpected, a shape or type differs, or a value is not finite.
+    """
+    expected = network.state_dict()
+    counts = {name: torch.zeros((), dtype=torch.long) for name in expected if name.endswith(".num_batches_tracked")}
+    given = {**counts, **tensors}
+    _check_names(expected.keys(), given.keys(), source)
+    return {name: _fit_one(name, given[name], wanted, source) for name, wanted in expected.items()}
+
+
+def _fit_one(name: str, tensor: Tensor, wanted: Tensor, source: str) -> Tensor:
+    if tensor.shape != wanted.shape:
+        raise CheckpointError(
+            f"{source}: tensor {name!r} has shape {tuple(tensor.shape)}, but {tuple(wanted.shape)} is needed."
+        )
+    plain = tensor.layout is torch.strided and tensor.device.type == "cpu"
+    if not plain or tensor.is_floating_point() != wanted.is_floating_point():
+        raise CheckpointError(f"{source}: tensor {name!r} of type {tensor.dtype} is no plain {wanted.dtype} tensor.")
+    copy = tensor.detach().to(wanted.dtype, copy=True, memory_format=torch.contiguous_format)
+    if not bool(torch.isfinite(copy).all()):
+        raise CheckpointError(f"{source}: tensor {name!r} holds values that are not finite.")
+    return copy
+
+
+def _check_names(expected: Collection[str], given: Collection[str], source: str) -> None:
+    unexpected = [name for name in given if name not in expected]
+    missing = [name for name in expected if name not in given]
+    faults = []
+    if unexpected:
+        close = [match for name in unexpected[:_NAMED] for match in difflib.get_close_matches(name, expected, n=1)]
+        hint = f" (closest known: {', '.join(repr(name) for name in dict.fromkeys(close))})" if close else ""
+        faults.append(f"unexpected {_listed(unexpected)}{hint}")
+    if missing:
+        faults.append(f"missing {_listed(missing)}")
+    if faults:
+        raise CheckpointError(f"{source} has other tensors than the architecture: {'; '.join(faults)}.")
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(repr(name) for name in names[:_NAMED]) + more

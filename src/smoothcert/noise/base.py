@@ -1,0 +1,99 @@
+"""The contract of a noise: it draws noisy copies of an input and owns the certificate that its distribution proves."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from torch import Generator, Tensor
+
+from smoothcert.types import Norm, UsageError
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Noise(ABC):
+    """A noise distribution; subclasses write :meth:`sample`, ``_radius`` and ``_threshold``.
+
+    Attributes:
+        name: The name in the registry and in run files.
+        norms: The norms the noise certifies, the default one first.
+    """
+
+    name: ClassVar[str]
+    norms: ClassVar[tuple[Norm, ...]]
+
+    @abstractmethod
+    def sample(self, x: Tensor, out: Tensor, generator: Generator | None = None) -> Tensor:
+        """Overwrite ``out`` with noisy copies of ``x``; what is drawn depends only on the generator and the shape.
+
+        Args:
+            x: An input, or a batch; must broadcast to the shape of ``out``.
+            out: A contiguous tensor to overwrite.
+            generator: The source of randomness, on the device of ``out``.
+
+        Returns:
+            ``out``.
+        """
+
+    def radius(self, p: ArrayLike, norm: Norm | str | None = None, dimension: int | None = None) -> FloatArray:
+        """The radius proved by a lower bound ``p`` on the probability of the top class.
+
+        Args:
+            p: Lower bound(s) on the top class's probability.
+            norm: One of :attr:`norms`; the first by default.
+            dimension: Number of coordinates of an input, for norms whose radius depends on it.
+
+        Returns:
+            The radius for each p, rounded down; 0 where p ≤ ½.
+
+        Raises:
+            UsageError: If p is no probability or the noise does not certify the norm.
+        """
+        p = np.asarray(p, dtype=np.float64)
+        if not np.all((p >= 0) & (p <= 1)):
+            raise UsageError("p must be a probability between 0 and 1.")
+        radius = self._radius(np.maximum(p, 0.5), self._norm(norm), dimension)
+        # A few units in the last place: the error of the special functions may not lengthen a radius.
+        return np.where(p > 0.5, np.maximum(radius * (1.0 - 1e-14), 0.0), 0.0)
+
+    def threshold(self, r: ArrayLike, norm: Norm | str | None = None, dimension: int | None = None) -> FloatArray:
+        """The probability the top class must exceed to be certified at radius ``r``; inverse of :meth:`radius`.
+
+        Args:
+            r: Radius or radii, ≥ 0.
+            norm: One of :attr:`norms`; the first by default.
+            dimension: Number of coordinates of an input, for norms whose radius depends on it.
+
+        Returns:
+            The threshold for each r.
+
+        Raises:
+            UsageError: If r is negative or NaN, or the noise does not certify the norm.
+        """
+        r = np.asarray(r, dtype=np.float64)
+        if not np.all(r >= 0):
+            raise UsageError("a radius must be a number ≥ 0.")
+        return self._threshold(r, self._norm(norm), dimension)
+
+    @abstractmethod
+    def _radius(self, p: FloatArray, norm: Norm, dimension: int | None) -> FloatArray: ...
+
+    @abstractmethod
+    def _threshold(self, r: FloatArray, norm: Norm, dimension: int | None) -> FloatArray: ...
+
+    def _norm(self, norm: Norm | str | None) -> Norm:
+        if norm is None:
+            return self.norms[0]
+        if norm not in list(self.norms):
+            can = ", ".join(n.value for n in self.norms)
+            raise UsageError(f"{self.name} noise does not certify the norm {norm!r}; it certifies: {can}.")
+        return Norm(norm)
+
+    def config(self) -> dict[str, str | float]:
+        """The noise as plain values, for run files."""
+        return {"name": self.name, **{f.name: getattr(self, f.name) for f in fields(self)}}

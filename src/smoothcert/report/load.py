@@ -1,0 +1,84 @@
+"""Finding results on disk: run folders, logs of earlier systems, and folders of either."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from smoothcert.noise import noise_from_config
+from smoothcert.report.metrics import Outcomes
+from smoothcert.stats import lower_bound
+from smoothcert.store import LogKind, Run, load_run, read_log
+from smoothcert.types import Norm, RunError, UsageError
+
+_LOG_SUFFIXES = (".tsv", ".txt", ".log")
+
+
+def load_outcomes(paths: Sequence[str | os.PathLike[str]]) -> list[Outcomes]:
+    """Read the outcomes of runs and certification logs.
+
+    Args:
+        paths: Run folders, log files, or folders that hold some of them (other kinds of logs there are passed over).
+
+    Returns:
+        One entry per run or log, in the order found, named after its folder or file.
+
+    Raises:
+        UsageError: If there is nothing at a path, or nothing that tells certified accuracy.
+        RunError, LogError: If a run or a log is damaged.
+    """
+    found: list[Outcomes] = []
+    for path in map(Path, paths):
+        if not path.exists():
+            raise UsageError(f"there is no {path}; give run folders or log files.")
+        if (path / "run.json").exists():
+            found.append(run_outcomes(load_run(path)))
+        elif path.is_dir():
+            found.extend(_in_folder(path))
+        else:
+            found.append(Outcomes.from_table(log_name(path), read_log(path).table))
+    return found
+
+
+def run_outcomes(run: Run, name: str | None = None) -> Outcomes:
+    """The outcomes of a run folder.
+
+    Raises:
+        RunError: If it has no rows yet, or its rows are not all in one norm.
+    """
+    table = run.table()
+    norms = {Norm(norm) for norm in table["norm"].to_pylist()} if "norm" in table.column_names else {Norm.L2}
+    if len(table) == 0 or len(norms) != 1:
+        raise RunError(f"{run.path} holds {'no rows yet' if len(table) == 0 else 'radii in several norms'}.")
+    return Outcomes.from_table(name or run.name, table, norm=norms.pop())
+
+
+def sampling_limit(run: Run) -> float | None:
+    """The largest radius the run's number of samples could prove, when every vote agrees; None for imported logs."""
+    if run.config["kind"] != "certification":
+        return None
+    procedure, noise = run.config["procedure"], noise_from_config(run.config["noise"])
+    return float(noise.radius(lower_bound(procedure["n"], procedure["n"], procedure["alpha"])))
+
+
+def log_name(path: Path) -> str:
+    """A log's file name without a suffix that only says it is text; ``sigma_0.50`` stays whole."""
+    return path.stem if path.suffix in _LOG_SUFFIXES else path.name
+
+
+def _in_folder(folder: Path) -> list[Outcomes]:
+    name = folder.resolve().name
+    found: list[Outcomes] = []
+    for entry in sorted(folder.iterdir()):
+        if (entry / "run.json").exists():
+            found.append(run_outcomes(load_run(entry)))
+        elif (
+            entry.is_file() and not entry.name.startswith(".") and entry.suffix.lower() not in {".md", ".json", ".png"}
+        ):
+            log = read_log(entry)
+            if log.kind is LogKind.CERTIFICATION:
+                found.append(Outcomes.from_table(f"{name}/{log_name(entry)}", log.table))
+    if not found:
+        raise UsageError(f"{folder} holds neither runs nor certification logs.")
+    return found

@@ -1,0 +1,56 @@
+"""Noisy copies of an input, the same whatever the batches they are drawn in."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from smoothcert.noise import Noise
+from smoothcert.sampling.seeds import BLOCK, block_seeds
+
+
+class NoisyCopies:
+    """Fills rows of a batch with chosen noisy copies of an input.
+
+    Noise is drawn a block at a time from a generator seeded for that block, straight into the batch where the block
+    fits and through one spare block where a batch boundary cuts it.
+
+    Args:
+        noise: The noise.
+        like: A tensor with the shape, dtype and device of an input.
+    """
+
+    def __init__(self, noise: Noise, like: Tensor) -> None:
+        self.noise = noise
+        self._generator = torch.Generator(device=like.device)
+        self._spare = torch.empty((BLOCK, *like.shape), dtype=like.dtype, device=like.device)
+        self._spare_key: tuple[int, int, int, int] | None = None
+
+    def fill(self, rows: Tensor, x: Tensor, *, seed: int, index: int, stage: int, start: int) -> None:
+        """Overwrite ``rows`` with the copies numbered ``start``, ``start + 1``, … of ``x``.
+
+        Args:
+            rows: A contiguous batch.
+            x: The input.
+            seed: The seed of the run.
+            index: The input's index; stands for ``x`` wherever ``x`` was seen before.
+            stage: The stage of the procedure.
+            start: The number of the first copy.
+        """
+        stop = start + len(rows)
+        first = start // BLOCK
+        for block, block_seed in enumerate(block_seeds(seed, index, stage, range(first, -(-stop // BLOCK))), first):
+            low, high = max(start, block * BLOCK), min(stop, (block + 1) * BLOCK)
+            target = rows[low - start : high - start]
+            if high - low == BLOCK:
+                self._draw(target, x, int(block_seed))
+            else:
+                key = (seed, index, stage, block)
+                if key != self._spare_key:
+                    self._draw(self._spare, x, int(block_seed))
+                    self._spare_key = key
+                target.copy_(self._spare[low - block * BLOCK : high - block * BLOCK])
+
+    def _draw(self, out: Tensor, x: Tensor, block_seed: int) -> None:
+        self._generator.manual_seed(block_seed)
+        self.noise.sample(x, out, self._generator)

@@ -1,0 +1,17 @@
+"""Runs on disk, and the logs of earlier systems."""
+
+from smoothcert.store.certification import certify_dataset
+from smoothcert.store.logs import Log, LogKind, read_log, write_log
+from smoothcert.store.run import Run, load_run, open_run, write_run
+
+__all__ = [
+    "Log",
+    "LogKind",
+    "Run",
+    "certify_dataset",
+    "load_run",
+    "open_run",
+    "read_log",
+    "write_log",
+    "write_run",
+]

@@ -1,0 +1,176 @@
+"""Certify a dataset into a run folder: resumable, with a progress bar."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from importlib.metadata import version
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from smoothcert.certify import Procedure, Smoothed
+from smoothcert.sampling import BLOCK
+from smoothcert.store.run import Run, certificate_row, load_run, open_run
+from smoothcert.types import RunError, UsageError
+
+
+class Indexable(Protocol):
+    """A dataset: a length, and pairs (input, label) by index."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> tuple[Any, Any]: ...
+
+
+def certify_dataset(
+    smoothed: Smoothed,
+    dataset: Indexable,
+    procedure: Procedure,
+    *,
+    run: str | os.PathLike[str],
+    every: int = 1,
+    start: int = 0,
+    stop: int | None = None,
+    seed: int = 0,
+    progress: bool = True,
+    source: Mapping[str, Any] | None = None,
+) -> Run:
+    """Certify inputs ``start``, ``start + every``, … of a dataset and keep every certificate in a run folder.
+
+    The same call on a folder that was left unfinished continues it, and ends with the same rows.
+
+    Args:
+        smoothed: The smoothed classifier.
+        dataset: Anything with a length and (input, label) pairs by index.
+        procedure: How to certify.
+        run: The run folder, made when missing.
+        every: Take every this many-th input.
+        start: The first input.
+        stop: The end of the inputs, exclusive; the dataset's length by default.
+        seed: The seed of the noise.
+        progress: Whether to show a progress bar on stderr.
+        source: Where the model came from (checkpoint file and hash), kept in ``run.json``.
+
+    Returns:
+        The finished run.
+
+    Raises:
+        UsageError: If nothing is selected, or an input or the model's output is not as it must be.
+        RunError: If the folder cannot be written or holds a run of another configuration.
+    """
+    indices = select(len(dataset), every=every, start=start, stop=stop)
+    smoothed.check(dataset[indices[0]][0])
+    config = {
+        "kind": "certification",
+        "procedure": procedure.config(),
+        "noise": smoothed.noise.config(),
+        "stream": {"block": BLOCK, "device": smoothed.device.type},
+        "seed": seed,
+        "model": model_fingerprint(smoothed.model),
+        "num_classes": smoothed.num_classes,
+        "input_range": list(smoothed.input_range) if smoothed.input_range else None,
+        "data": _data_fingerprint(dataset, indices),
+        "inputs": {"every": every, "start": start, "stop": stop},
+    }
+    with open_run(run, config, _session(smoothed, source)) as writer, _bar(progress) as bar:
+        strangers = writer.done - set(indices)
+        if strangers:
+            raise RunError(f"{run} holds rows for inputs that are not selected, such as {min(strangers)}.")
+        certified = sum(1 for row in writer.run.rows() if row["predict"] >= 0) if writer.done else 0
+        task = bar.add_task("certify", total=len(indices), completed=len(writer.done), detail="")
+        begin, drawn = time.perf_counter(), 0
+        for index in indices:
+            if index in writer.done:
+                continue
+            started = time.perf_counter()
+            x, label = dataset[index]
+            try:
+                certificate = smoothed.certify(x, procedure, seed=seed, index=index)
+            except UsageError as error:
+                raise UsageError(f"input {index}: {error}") from error
+            writer.append(certificate_row(certificate, int(label), time.perf_counter() - started))
+            drawn += certificate.samples
+            certified += not certificate.abstained
+            rate = drawn / (time.perf_counter() - begin)
+            bar.update(task, advance=1, detail=f"{rate:,.0f} samples/s · {certified} certified")
+        writer.seal()
+    return load_run(run)
+
+
+def select(size: int, *, every: int, start: int, stop: int | None) -> range:
+    """The indices of a dataset of ``size`` inputs that are to be certified.
+
+    Raises:
+        UsageError: If none are.
+    """
+    if every < 1 or start < 0:
+        raise UsageError(f"every must be at least 1 and start at least 0, got every={every}, start={start}.")
+    indices = range(start, size if stop is None else min(stop, size), every)
+    if not indices:
+        raise UsageError(f"no input selected: the dataset has {size} inputs, start is {start}, stop is {stop}.")
+    return indices
+
+
+def model_fingerprint(model: Any) -> dict[str, Any]:
+    """What identifies a model: its structure and every weight, as one SHA-256; only the name for a plain callable."""
+    if not isinstance(model, torch.nn.Module):
+        return {"name": getattr(model, "__qualname__", type(model).__qualname__), "sha256": None}
+    digest = hashlib.sha256(repr(model).encode())
+    for name, tensor in sorted(model.state_dict().items()):
+        array = tensor.detach().cpu().contiguous()
+        digest.update(f"{name} {array.dtype} {tuple(array.shape)}".encode())
+        digest.update(array.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return {"name": type(model).__name__, "sha256": digest.hexdigest()}
+
+
+def _data_fingerprint(dataset: Indexable, indices: Sequence[int]) -> dict[str, Any]:
+    """Name, size and a hash of three of the selected inputs: enough to notice another dataset on resume."""
+    digest = hashlib.sha256()
+    for index in sorted({indices[0], indices[len(indices) // 2], indices[-1]}):
+        x, label = dataset[index]
+        digest.update(np.ascontiguousarray(torch.as_tensor(x).cpu().numpy()).tobytes())
+        digest.update(str(int(label)).encode())
+    return {
+        "name": getattr(dataset, "name", type(dataset).__name__),
+        "split": getattr(dataset, "split", None),
+        "size": len(dataset),
+        "sha256": digest.hexdigest(),
+    }
+
+
+def _session(smoothed: Smoothed, source: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {
+        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "versions": {
+            "smoothcert": version("smoothcert"),
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("torch", "numpy", "scipy")},
+        },
+        "runtime": "eager",
+        "device": str(smoothed.device),
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+        "batch_size": smoothed.batch_size,
+        "source": dict(source) if source else None,
+    }
+
+
+def _bar(enabled: bool) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[detail]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        disable=not enabled,
+    )

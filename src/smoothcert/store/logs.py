@@ -1,0 +1,297 @@
+"""Per-input logs of earlier systems: tab-separated text with a header line, read by column name and written back."""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from smoothcert.files import replacing
+from smoothcert.types import ABSTAIN, LogError, SmoothcertError, UsageError, radius_text
+
+
+class LogKind(str, Enum):
+    """What a log holds for every input."""
+
+    CERTIFICATION = "certification"
+    SELECTION = "selection"
+    PREDICTION = "prediction"
+    ENTROPY = "entropy"
+
+
+@dataclass(frozen=True)
+class Log:
+    """A log as it was read.
+
+    Attributes:
+        path: The file.
+        kind: What the log holds for every input.
+        columns: The column names as spelled in the file.
+        table: The rows in file order; columns are ``index``, ``label``, ``predict``, ``radius``, ``correct``,
+            ``seconds``, ``clean_predict``, ``clean_correct``, ``mean``, ``std``, ``min``, ``p25``, ``max``.
+    """
+
+    path: Path
+    kind: LogKind
+    columns: tuple[str, ...]
+    table: pa.Table
+
+
+def _whole(text: str) -> int:
+    if not re.fullmatch(r"-?[0-9]{1,18}", text):
+        raise ValueError("is not a whole number")
+    return int(text)
+
+
+def _natural(text: str) -> int:
+    value = _whole(text)
+    if value < 0:
+        raise ValueError("is negative")
+    return value
+
+
+def _answer(text: str) -> int:
+    value = _whole(text)
+    if value < ABSTAIN:
+        raise ValueError("is neither a class nor -1 for an abstention")
+    return value
+
+
+def _number(text: str) -> float:
+    if not re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", text) or not math.isfinite(float(text)):
+        raise ValueError("is not a finite number")
+    return float(text)
+
+
+def _radius(text: str) -> float:
+    value = _number(text)
+    if value < 0:
+        raise ValueError("is negative")
+    return value
+
+
+def _flag(text: str) -> bool:
+    if text not in ("0", "1"):
+        raise ValueError("is neither 0 nor 1")
+    return text == "1"
+
+
+def _seconds(text: str) -> float:
+    match = re.fullmatch(r"(?:([0-9]+) days?, )?([0-9]+):([0-5][0-9]):([0-5][0-9](?:\.[0-9]+)?)", text)
+    if match:
+        days, hours, minutes, seconds = match.groups(default="0")
+        return 86400 * int(days) + 3600 * int(hours) + 60 * int(minutes) + float(seconds)
+    if not re.fullmatch(r"[0-9]+(\.[0-9]*)?", text):
+        raise ValueError("is not a time such as 0:01:18.206684 or 16.6")
+    return float(text)
+
+
+_ALIASES = {
+    "idx": "index",
+    "time": "seconds",
+    "unperturbed predict": "clean_predict",
+    "unperturbed correct": "clean_correct",
+}
+_SPELLINGS = {name: spelling for spelling, name in _ALIASES.items()}
+_PARSERS: dict[str, tuple[Callable[[str], Any], Any]] = {
+    "index": (_natural, pa.int64()),
+    "label": (_natural, pa.int64()),
+    "predict": (_answer, pa.int64()),
+    "radius": (_radius, pa.float64()),
+    "correct": (_flag, pa.bool_()),
+    "seconds": (_seconds, pa.float64()),
+    "clean_predict": (_answer, pa.int64()),
+    "clean_correct": (_flag, pa.bool_()),
+    "mean": (_number, pa.float64()),
+    "std": (_number, pa.float64()),
+    "min": (_number, pa.float64()),
+    "max": (_number, pa.float64()),
+}
+# The first kind whose columns are all there is the kind of the log.
+_NEEDED = {
+    LogKind.CERTIFICATION: ("index", "label", "predict", "radius"),
+    LogKind.SELECTION: ("index", "predict", "radius"),
+    LogKind.PREDICTION: ("index", "label", "predict"),
+    LogKind.ENTROPY: ("index", "mean"),
+}
+
+
+@dataclass(frozen=True)
+class _Column:
+    number: int
+    spelling: str
+    name: str
+    parse: Callable[[str], Any]
+    type: Any
+
+
+def read_log(path: str | os.PathLike[str]) -> Log:
+    """Read a log of an earlier system, whatever its columns and their order.
+
+    Radii are taken as printed: most published logs carry three significant digits, rounded to nearest.
+
+    Args:
+        path: A tab-separated text file with a header line.
+
+    Returns:
+        The log; columns nobody knows are kept as text under their own name.
+
+    Raises:
+        LogError: If the file is not such a log; the sentence names the file, the line and the column.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "sigma_0.50"
+        >>> _ = path.write_text("idx\\tlabel\\tpredict\\tradius\\tcorrect\\ttime\\n0\\t3\\t3\\t0.486\\t1\\t16.6\\n")
+        >>> read_log(path).table.to_pylist()
+        [{'index': 0, 'label': 3, 'predict': 3, 'radius': 0.486, 'correct': True, 'seconds': 16.6}]
+    """
+    path = Path(path)
+    lines = _lines(path)
+    columns = _header(path, lines[0])
+    names = {column.name for column in columns}
+    kind = next((kind for kind, needed in _NEEDED.items() if names.issuperset(needed)), None)
+    if kind is None:
+        spelled = {kind: ", ".join(_SPELLINGS.get(n, n) for n in needed) for kind, needed in _NEEDED.items()}
+        kinds = "; ".join(f"{needed} ({kind.value})" for kind, needed in spelled.items())
+        raise LogError(f"{path}, line 1: unknown header {_quote(lines[0])}; tab-separated columns are needed: {kinds}.")
+    rows: list[dict[str, Any]] = []
+    seen: dict[int, int] = {}
+    for line, text in enumerate(lines[1:], start=2):
+        rows.append(_row(path, line, text, columns))
+        _check(path, line, rows[-1], columns, seen)
+    table = pa.Table.from_pylist(rows, schema=pa.schema([(column.name, column.type) for column in columns]))
+    return Log(path, kind, tuple(column.spelling for column in columns), table)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise LogError(f"{path}: the log cannot be read ({error.strerror}).") from None
+    if not data:
+        raise LogError(f"{path}: the log is empty; a header line is needed.")
+    try:
+        text, bad = data.decode("utf-8-sig"), data.find(b"\0")
+    except UnicodeDecodeError as error:
+        text, bad = "", error.start
+    if bad >= 0:
+        line = data.count(b"\n", 0, bad) + 1
+        raise LogError(f"{path}, line {line}: not text (byte 0x{data[bad]:02x}).")
+    lines = text.replace("\r\n", "\n").split("\n")
+    if last := lines.pop():
+        where = f"{path}, line {len(lines) + 1}, column {last.count(chr(9)) + 1}"
+        raise LogError(f"{where}: {_quote(last)} has no line end, so it may be cut off; delete the line or end it.")
+    return lines
+
+
+def _header(path: Path, line: str) -> list[_Column]:
+    columns: list[_Column] = []
+    for number, spelling in enumerate(line.split("\t"), start=1):
+        key = spelling.strip().lower()
+        name = _ALIASES.get(key, key)
+        if percentile := re.fullmatch(r"([0-9]{1,3}) percentile", key):
+            column = _Column(number, spelling, f"p{percentile[1]}", _number, pa.float64())
+        elif name in _PARSERS:
+            column = _Column(number, spelling, name, *_PARSERS[name])
+        else:
+            column = _Column(number, spelling, spelling.strip(), str, pa.string())
+        if any(column.name == other.name for other in columns):
+            raise _error(path, 1, column, spelling, "names a column that is already there")
+        columns.append(column)
+    return columns
+
+
+def _row(path: Path, line: int, text: str, columns: Sequence[_Column]) -> dict[str, Any]:
+    fields = text.split("\t")
+    if len(fields) < len(columns):
+        missing = columns[len(fields)]
+        problem = f"{len(fields)} of {len(columns)} fields, column {missing.number} ({missing.spelling}) is missing"
+        raise LogError(f"{path}, line {line}: {_quote(text)} has {problem}.")
+    if len(fields) > len(columns):
+        problem = f"{len(fields)} fields, but the header names {len(columns)} columns"
+        raise LogError(f"{path}, line {line}, column {len(columns) + 1}: {_quote(text)} has {problem}.")
+    return {c.name: _value(path, line, c, field) for c, field in zip(columns, fields, strict=True)}
+
+
+def _value(path: Path, line: int, column: _Column, text: str) -> Any:
+    try:
+        return column.parse(text)
+    except ValueError as problem:
+        raise _error(path, line, column, text, str(problem)) from None
+
+
+def _check(path: Path, line: int, row: dict[str, Any], columns: Sequence[_Column], seen: dict[int, int]) -> None:
+    """Refuse a row that contradicts itself or an earlier one."""
+
+    def error(name: str, problem: str) -> LogError:
+        column = next(column for column in columns if column.name == name)
+        value = row[name]
+        return _error(path, line, column, str(int(value) if isinstance(value, bool) else value), problem)
+
+    first = seen.setdefault(row["index"], line)
+    if first != line:
+        raise error("index", f"is already on line {first}")
+    if row.get("predict") == ABSTAIN and row.get("radius", 0.0) > 0:
+        raise error("radius", "contradicts the abstention (predict -1), which has radius 0")
+    for correct, predict in (("correct", "predict"), ("clean_correct", "clean_predict")):
+        if {correct, predict, "label"} <= row.keys() and row[correct] != (row["label"] == row[predict]):
+            raise error(correct, f"contradicts label {row['label']} and answer {row[predict]}")
+
+
+def _quote(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:59] + "…")
+
+
+def _error(path: Path, line: int, column: _Column, text: str, problem: str) -> LogError:
+    return LogError(f"{path}, line {line}, column {column.number} ({column.spelling}): {_quote(text)} {problem}.")
+
+
+def write_log(path: str | os.PathLike[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write a certification log in the six-column form ``idx label predict radius correct time``.
+
+    Radii are rounded down to six decimals, abstentions are -1 with radius 0.0; the file appears whole or not at all.
+
+    Args:
+        path: The file to write.
+        rows: Mappings with ``index``, ``label``, ``predict``, ``radius`` and ``seconds``; other keys are ignored.
+
+    Raises:
+        UsageError: If a row lacks a key or holds a value that no log can hold.
+        SmoothcertError: If the file cannot be written.
+    """
+    lines = ["idx\tlabel\tpredict\tradius\tcorrect\ttime"]
+    seen: set[int] = set()
+    for number, row in enumerate(rows, start=1):
+        try:
+            index, label, predict = (operator.index(row[key]) for key in ("index", "label", "predict"))
+            radius, seconds = float(row["radius"]), float(row["seconds"])
+        except KeyError as missing:
+            raise UsageError(f"row {number} cannot be written to a log: it has no {missing}.") from None
+        except (TypeError, ValueError):
+            raise UsageError(f"row {number} cannot be written to a log: not all values are numbers.") from None
+        if min(index, label) < 0 or predict < ABSTAIN or not 0 <= radius < 1e15 or not 0 <= seconds < 1e15:
+            raise UsageError(f"row {number} cannot be written to a log: a value is negative or not finite.")
+        if index in seen:
+            raise UsageError(f"row {number} cannot be written to a log: index {index} is already there.")
+        seen.add(index)
+        shown = "0.0" if predict == ABSTAIN else radius_text(radius, 6)
+        lines.append(f"{index}\t{label}\t{predict}\t{shown}\t{int(label == predict)}\t{_time_text(seconds)}")
+    try:
+        with replacing(Path(path)) as temporary:
+            temporary.write_bytes(("\n".join(lines) + "\n").encode())
+    except OSError as error:
+        raise SmoothcertError(f"{path} cannot be written ({error.strerror}).") from None
+
+
+def _time_text(seconds: float) -> str:
+    whole, micro = divmod(round(seconds * 1_000_000), 1_000_000)
+    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}.{micro:06}"

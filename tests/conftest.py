@@ -1,0 +1,66 @@
+"""Classifiers whose behaviour under noise is known exactly, shared by the tests."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+
+class HalfSpace(nn.Module):
+    """Class 1 where the first coordinate exceeds ``edge``; at distance m from it, p = Φ(m/σ) and the radius is m."""
+
+    def __init__(self, edge: float = 0.5) -> None:
+        super().__init__()
+        self.edge = edge
+
+    def forward(self, x: Tensor) -> Tensor:
+        score = x.flatten(1)[:, 0] - self.edge
+        return torch.stack([-score, score], dim=1)
+
+
+class Threes(nn.Module):
+    """Three classes, one per direction in the plane, 120° apart: equally likely at the centre (½, ½)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        angles = torch.tensor([0.0, 2 * math.pi / 3, 4 * math.pi / 3])
+        self.directions = torch.stack([angles.cos(), angles.sin()])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x - 0.5) @ self.directions
+
+
+class ExactLogits(nn.Module):
+    """Logits that are small whole numbers (bright pixels per column), so no batch shape can change a vote."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x > 0.5).sum(dim=(1, 2)).float()
+
+
+@pytest.fixture
+def shared_data() -> Path:
+    """Published logs beside the repository; tests that need them skip where they are missing."""
+    folder = Path(os.environ.get("SMOOTHCERT_SHARED", Path(__file__).parents[2] / "shared")) / "data"
+    if not folder.is_dir():
+        pytest.skip("the published logs are not here")
+    return folder
+
+
+@pytest.fixture
+def half_space() -> HalfSpace:
+    return HalfSpace()
+
+
+@pytest.fixture
+def threes() -> Threes:
+    return Threes()
+
+
+@pytest.fixture
+def exact_logits() -> ExactLogits:
+    return ExactLogits()

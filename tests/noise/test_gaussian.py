@@ -1,0 +1,65 @@
+"""Gaussian noise: its samples, its certificate, and what it refuses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from smoothcert.noise import NOISES, Gaussian, Noise, noise_from_config
+from smoothcert.types import Norm, UsageError
+
+
+def test_radius_is_sigma_times_the_quantile_and_never_more():
+    p = np.array([0.0, 0.3, 0.5, 0.6, 0.9, 0.999, 1 - 1e-9])
+    radius = Gaussian(0.25).radius(p)
+    exact = np.where(p > 0.5, 0.25 * stats.norm.ppf(p), 0.0)
+    assert radius == pytest.approx(exact, rel=1e-12)
+    assert np.all(radius <= exact)
+
+
+def test_threshold_inverts_radius():
+    noise = Gaussian(0.7)
+    r = np.linspace(0.01, 3, 50)
+    assert noise.radius(noise.threshold(r)) == pytest.approx(r, rel=1e-9)
+    assert noise.threshold(0.0) == 0.5
+
+
+def test_samples_are_gaussian_around_the_input():
+    x = torch.tensor([0.2, 0.8])
+    out = Gaussian(0.5).sample(x, torch.empty(200_000, 2), torch.Generator().manual_seed(1))
+    residual = (out - x).numpy() / 0.5
+    assert stats.kstest(residual[:, 0], "norm").pvalue > 1e-3
+    assert stats.kstest(residual[:, 1], "norm").pvalue > 1e-3
+    assert abs(np.corrcoef(residual.T)[0, 1]) < 0.01
+
+
+@pytest.mark.parametrize("sigma", [0, -1, float("nan"), float("inf"), "0.5", None])
+def test_refuses_sigma(sigma):
+    with pytest.raises(UsageError, match="sigma must be a positive number"):
+        Gaussian(sigma)
+
+
+def test_refuses_norm_probability_and_radius():
+    with pytest.raises(UsageError, match=r"does not certify the norm 'l1'; it certifies: l2"):
+        Gaussian(1.0).radius(0.9, norm="l1")
+    with pytest.raises(UsageError, match="between 0 and 1"):
+        Gaussian(1.0).radius(float("nan"))
+    with pytest.raises(UsageError, match="≥ 0"):
+        Gaussian(1.0).threshold(-0.1)
+
+
+@pytest.mark.parametrize("name", NOISES)
+def test_every_noise_keeps_its_contract(name):
+    noise: Noise = {"gaussian": Gaussian(0.5)}[name]
+    assert noise_from_config(noise.config()) == noise
+    assert all(isinstance(norm, Norm) for norm in noise.norms)
+    for norm in noise.norms:
+        p = noise.threshold(np.array([0.1, 0.2]), norm, 4)
+        assert np.all(np.diff(noise.radius(p, norm, 4)) > 0)
+
+
+def test_unknown_noise_names_the_close_one():
+    with pytest.raises(UsageError, match="did you mean 'gaussian'"):
+        noise_from_config({"name": "gausian", "sigma": 1.0})

@@ -1,0 +1,94 @@
+"""Pictures: what is drawn is the step function, curves differ in grey too, and files appear whole or not at all."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+
+import numpy as np
+import pytest
+
+from smoothcert.report.metrics import Outcomes, certified_accuracy
+from smoothcert.report.plots import certified_accuracy_figure, save_figure
+from smoothcert.types import Norm, SmoothcertError, UsageError
+
+
+def outcomes(name="run", radii=(0.5, 0.2, 0.9), norm=Norm.L2):
+    n = len(radii)
+    return Outcomes(name, range(n + 1), [1] * (n + 1), [1] * n + [-1], [*radii, 0.0], norm)
+
+
+def test_curves_labels_and_limits():
+    runs = [outcomes("_a $x$", [0.5, 0.2]), outcomes("b", [0.9, 0.9])]
+    figure = certified_accuracy_figure(runs, limits={"b": 1.2}, title="Two runs")
+    (axes,) = figure.axes
+    assert axes.get_xlabel() == "certified radius (ℓ2)"
+    assert axes.get_ylabel() == "certified accuracy (%)"
+    assert axes.get_title() == "Two runs"
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
+        r"_a \$x\$ (ACR 0.233)",
+        "b (ACR 0.600)",
+        "sampling limit",
+    ]
+    first, second, limit = axes.get_lines()
+    assert first.get_drawstyle() == second.get_drawstyle() == "steps-pre"
+    radii, accuracy = first.get_data()
+    assert radii.tolist() == [0.0, 0.2, 0.5, 0.5]
+    assert accuracy[:-1].tolist() == (100 * certified_accuracy(runs[0], radii[:-1])).tolist()
+    assert accuracy[-1] == 0.0
+    assert np.ravel(limit.get_xdata()).tolist() == [1.2, 1.2]
+    assert limit.get_color() == second.get_color()
+    assert axes.get_xlim()[1] > 1.2
+
+
+def test_many_curves_differ_in_colour_and_neighbours_in_dashes():
+    figure = certified_accuracy_figure([outcomes(f"run {i}") for i in range(28)])
+    lines = figure.axes[0].get_lines()
+    styles = [(line.get_color(), line.get_linestyle()) for line in lines]
+    assert len(set(styles)) == 28
+    assert all(a[1] != b[1] for a, b in itertools.pairwise(styles))
+
+
+def test_nothing_is_clipped():
+    runs = [outcomes("runs/" + "a-very-long-name-" * 6), outcomes("all wrong or abstained", [])]
+    figure = certified_accuracy_figure(runs, limits={runs[1].name: 3.0}, title="A title " * 12)
+    figure.canvas.draw()
+    whole = figure.bbox
+    (axes,) = figure.axes
+    for text in [*figure.legends[0].get_texts(), axes.title, axes.xaxis.label, axes.yaxis.label]:
+        box = text.get_window_extent()
+        assert box.x0 >= whole.x0
+        assert box.y0 >= whole.y0
+        assert box.x1 <= whole.x1
+        assert box.y1 <= whole.y1
+    assert figure.legends[0].get_window_extent().y1 <= axes.xaxis.label.get_window_extent().y0
+
+
+@pytest.mark.parametrize(("suffix", "magic"), [(".png", b"\x89PNG"), (".PDF", b"%PDF"), (".svg", b"<?xml")])
+def test_save(tmp_path, suffix, magic):
+    path = tmp_path / f"curve{suffix}"
+    save_figure(certified_accuracy_figure([outcomes()]), path)
+    assert path.read_bytes().startswith(magic)
+    assert os.listdir(tmp_path) == [path.name]
+
+
+def test_refusals(tmp_path):
+    figure = certified_accuracy_figure([outcomes()])
+    with pytest.raises(UsageError, match=r"curve\.gif: a picture is saved as \.png, \.pdf, \.svg"):
+        save_figure(figure, tmp_path / "curve.gif")
+    with pytest.raises(SmoothcertError, match="cannot be written"):
+        save_figure(figure, tmp_path / "missing" / "curve.png")
+    with pytest.raises(UsageError, match="no runs"):
+        certified_accuracy_figure([])
+    with pytest.raises(UsageError, match="different norms"):
+        certified_accuracy_figure([outcomes(), outcomes(norm=Norm.L1)])
+    with pytest.raises(UsageError, match="unknown run 'rum'; did you mean 'run'"):
+        certified_accuracy_figure([outcomes()], limits={"rum": 1.0})
+    assert os.listdir(tmp_path) == []
+
+
+def test_pyplot_is_not_touched():
+    certified_accuracy_figure([outcomes()])
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    assert pyplot is None or not pyplot.get_fignums()

@@ -1,0 +1,143 @@
+"""Noise and counts are functions of (seed, input, stage, sample), whatever the batches and threads."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from smoothcert.models import build
+from smoothcert.noise import Gaussian
+from smoothcert.sampling import BLOCK, ESTIMATION, SELECTION, Draw, Sampler, TopClass
+from smoothcert.sampling.copies import NoisyCopies
+from smoothcert.sampling.seeds import block_seeds
+from smoothcert.types import UsageError
+
+X = torch.linspace(0, 1, 3 * 8 * 8).reshape(3, 8, 8)
+
+
+def copies(batch_size: int, n: int, *, seed=3, index=5, stage=ESTIMATION, start=0) -> torch.Tensor:
+    maker = NoisyCopies(Gaussian(0.5), X)
+    batches = []
+    for done in range(0, n, batch_size):
+        rows = torch.empty(min(batch_size, n - done), *X.shape)
+        maker.fill(rows, X, seed=seed, index=index, stage=stage, start=start + done)
+        batches.append(rows)
+    return torch.cat(batches)
+
+
+def votes(model, x, n, *, batch_size, statistics=(TopClass(),), classes=10, seed=1):
+    sampler = Sampler(
+        model, Gaussian(0.5), x, num_classes=classes, statistics=statistics, seed=seed, index=2, batch_size=batch_size
+    )
+    return sampler.draw(Draw(ESTIMATION, n))
+
+
+@pytest.fixture
+def threads():
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+def test_block_seeds_of_one_input_never_repeat():
+    seeds = [block_seeds(7, 11, stage, range(200_000)) for stage in (0, 1, 2, 31)]
+    assert len(np.unique(np.concatenate(seeds))) == 800_000
+
+
+def test_block_seeds_depend_on_every_key():
+    base = block_seeds(1, 2, 3, range(1000))
+    for other in ((2, 2, 3), (1, 3, 3), (1, 2, 4)):
+        assert np.mean(block_seeds(*other, range(1000)) == base) < 0.01
+    assert np.array_equal(block_seeds(1, 2, 3, [500]), base[500:501])
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 64, 1000])
+@pytest.mark.parametrize("count", [1, 2])
+def test_noise_is_bit_identical_for_any_batch_and_threads(batch_size, count, threads):
+    threads(count)
+    assert torch.equal(copies(batch_size, 1000), copies(BLOCK, 1000))
+
+
+def test_noise_continues_where_it_stopped():
+    assert torch.equal(copies(64, 300, start=133), copies(1000, 433)[133:])
+
+
+def test_noise_differs_by_seed_input_and_stage():
+    base = copies(100, 100)
+    for other in ({"seed": 4}, {"index": 6}, {"stage": SELECTION}):
+        assert not torch.isclose(copies(100, 100, **other), base).any(dim=0).all()
+
+
+def test_all_noise_of_an_input_is_one_gaussian_sample():
+    from scipy import stats
+
+    noise = ((copies(1000, 5000) - X) / 0.5).numpy().reshape(5000, -1)
+    assert stats.kstest(noise.ravel()[:200_000], "norm").pvalue > 1e-3
+    block_means = noise.reshape(-1, BLOCK, noise.shape[1]).mean(axis=(1, 2)) * np.sqrt(BLOCK * noise.shape[1])
+    assert stats.kstest(block_means, "norm").pvalue > 1e-3
+    assert abs(np.corrcoef(block_means[:-1], block_means[1:])[0, 1]) < 4 / np.sqrt(len(block_means))
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 64, 1000])
+@pytest.mark.parametrize("count", [1, 2])
+def test_counts_are_equal_on_exact_logits(exact_logits, batch_size, count, threads):
+    threads(count)
+    expected = votes(exact_logits, X, 3000, batch_size=500, classes=8)
+    assert votes(exact_logits, X, 3000, batch_size=batch_size, classes=8) == expected
+    assert sum(expected[0].counts) == 3000
+
+
+@pytest.mark.parametrize("n", [2_000, pytest.param(100_000, marks=pytest.mark.soundness)])
+def test_counts_on_lenet_differ_by_at_most_one_vote_in_a_hundred_thousand(n, threads):
+    torch.manual_seed(0)
+    model, x = build("lenet").eval(), torch.rand(1, 28, 28)
+    counts = []
+    for count in (1, 2):
+        threads(count)
+        counts += [votes(model, x, n, batch_size=b)[0].counts for b in (1, 7, 64, 1000)]
+    moved = [sum(abs(a - b) for a, b in zip(counts[0], other, strict=True)) / 2 for other in counts]
+    assert max(moved) <= max(1, n / 100_000)
+
+
+def test_checkpoints_are_the_votes_of_a_smaller_n(exact_logits):
+    (large,) = votes(exact_logits, X, 2345, batch_size=64, classes=8)
+    assert list(large.checkpoints) == [10, 100, 1000]
+    for n, counts in large.checkpoints.items():
+        assert votes(exact_logits, X, n, batch_size=1000, classes=8)[0].counts == counts
+    assert votes(exact_logits, X, 100, batch_size=100, classes=8)[0].checkpoints.keys() == {10}
+
+
+def test_invalid_logits_vote_for_nobody():
+    def sometimes(x):
+        logits = x.flatten(1)[:, :3].clone()
+        logits[logits[:, 0] > 0.6, 1] = float("nan")
+        logits[logits[:, 0] < 0.0, 2] = float("inf")
+        return logits
+
+    (tally,) = votes(sometimes, X, 1000, batch_size=100, classes=3)
+    noisy = copies(1000, 1000, seed=1, index=2).flatten(1)[:, :3]
+    valid = (noisy[:, 0] <= 0.6) & (noisy[:, 0] >= 0.0)
+    assert tally.n == 1000
+    assert tally.counts == tuple(torch.bincount(noisy[valid].argmax(1), minlength=3).tolist())
+    assert 0 < sum(tally.counts) < 1000
+
+
+def test_another_statistic_plugs_into_the_same_loop():
+    class Confident:
+        def bins(self, num_classes):
+            return 2
+
+        def codes(self, logits):
+            return (logits.softmax(1).amax(1) > 0.4).long()
+
+    top, confident = votes(
+        lambda x: x.flatten(1)[:, :3], X, 500, batch_size=64, classes=3, statistics=(TopClass(), Confident())
+    )
+    assert sum(top.counts) == sum(confident.counts) == 500
+    assert len(confident.counts) == 2
+
+
+def test_a_model_that_changes_its_mind_about_its_shape_is_refused():
+    with pytest.raises(UsageError, match=r"shape \(64, 5\) for a batch of 64"):
+        votes(lambda x: x.flatten(1)[:, :5], X, 100, batch_size=64, classes=3)
