@@ -11,6 +11,9 @@ import torch
 from torch import Tensor, nn
 
 
+torch.set_num_threads(1)  # the models here are too small to share; tests of threading set their own number
+
+
 class HalfSpace(nn.Module):
     """Class 1 where the first coordinate exceeds ``edge``; at distance m from it, p = Φ(m/σ) and the radius is m."""
 

@@ -1,9 +1,8 @@
-"""Our own checkpoints: round trips, folders, atomic writing and every kind of damage."""
+"""Our own checkpoints: round trips, folders, metadata and atomic writing."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from pathlib import Path
 
@@ -31,16 +30,6 @@ DIGITS = CheckpointInfo.of("digits-cnn")
 def saved(tmp_path: Path) -> Path:
     torch.manual_seed(0)
     return save_checkpoint(tmp_path / "model.safetensors", build("digits-cnn"), DIGITS)
-
-
-def rewritten(path: Path, *, metadata: dict | str | None = None, **tensors: torch.Tensor) -> Path:
-    """The checkpoint with other metadata or tensors."""
-    data = path.read_bytes()
-    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-    info = json.loads(header["__metadata__"]["smoothcert"])
-    text = metadata if isinstance(metadata, str) else json.dumps({**info, **(metadata or {})})
-    path.write_bytes(safetensors.torch.save({**safetensors.torch.load(data), **tensors}, {"smoothcert": text}))
-    return path
 
 
 class TestRoundTrip:
@@ -97,6 +86,9 @@ class TestRoundTrip:
         assert summary.parameters == 38_282
         assert summary.sha256 == load_checkpoint(saved).sha256
         assert summary.path == saved
+        fields = summary.as_dict()
+        assert fields["path"] == str(saved)
+        assert {"architecture", "num_classes", "sigma", "normalize", "parameters", "sha256"} <= fields.keys()
 
     def test_arguments_that_agree_are_accepted(self, saved):
         assert load_model(saved, architecture="digits-cnn", num_classes=10, normalize="none") is not None
@@ -228,85 +220,3 @@ class TestMetadata:
         right = {"architecture": "digits-cnn", "num_classes": 10, "input_shape": (1, 8, 8)}
         with pytest.raises(UsageError, match=message):
             CheckpointInfo(**{**right, **arguments})
-
-
-class TestDamage:
-    def test_missing(self, tmp_path):
-        with pytest.raises(CheckpointError, match=r"there is no checkpoint at '.*absent\.safetensors'"):
-            load_checkpoint(tmp_path / "absent.safetensors")
-
-    @pytest.mark.parametrize("keep", [0, 5, 60, 2000, -1])
-    def test_truncated(self, saved, keep):
-        saved.write_bytes(saved.read_bytes()[:keep])
-        for read in (load_checkpoint, describe):
-            with pytest.raises(CheckpointError, match="damaged or no safetensors file"):
-                read(saved)
-
-    @pytest.mark.parametrize("suffix", [".safetensors", ".pth", ".png", ""])
-    @pytest.mark.parametrize("data", [b"", b"\x89PNG\r\n\x1a\n" + bytes(200), b"epoch\tloss\n1\t0.5\n"])
-    def test_no_checkpoint_at_all(self, tmp_path, suffix, data):
-        path = tmp_path / f"file{suffix}"
-        path.write_bytes(data)
-        with pytest.raises(CheckpointError, match=r"no checkpoint|no safetensors file"):
-            load_checkpoint(path)
-
-    def test_told_apart_by_content_not_by_name(self, saved):
-        path = saved.rename(saved.with_suffix(".bin"))
-        assert load_checkpoint(path).info == DIGITS
-
-    def test_newer_format(self, saved):
-        rewritten(saved, metadata={"format_version": 2, "architecture": "of-the-future"})
-        with pytest.raises(CheckpointError, match=r"newer smoothcert \(format 2; this one reads up to 1\); upgrade"):
-            load_checkpoint(saved)
-
-    @pytest.mark.parametrize(
-        ("metadata", "message"),
-        [
-            ("{not json", "damaged metadata"),
-            ("[]", "wrong metadata"),
-            ("{}", r"wrong metadata \(architecture\): Field required"),
-            ({"num_classes": "many"}, r"wrong metadata \(num_classes\)"),
-            ({"num_classes": 1}, "num_classes must be at least 2"),
-            ({"architecture": "digits-cn"}, "unknown architecture 'digits-cn'; did you mean 'digits-cnn'"),
-            ({"normalize": [[0.5], [0.0]]}, "std that is not positive"),
-        ],
-    )
-    def test_wrong_metadata(self, saved, metadata, message):
-        rewritten(saved, metadata=metadata)
-        with pytest.raises(CheckpointError, match=message):
-            load_checkpoint(saved)
-
-    def test_metadata_of_another_architecture(self, saved):
-        rewritten(saved, metadata={"architecture": "cifar-resnet20", "input_shape": [3, 32, 32]})
-        with pytest.raises(CheckpointError, match=r"unexpected .*closest known: .*missing .* more\."):
-            load_checkpoint(saved)
-
-    def test_shape_mismatch(self, saved):
-        rewritten(saved, **{"fc1.bias": torch.zeros(65)})
-        with pytest.raises(CheckpointError, match=r"tensor 'fc1\.bias' has shape \(65,\), but \(64,\) is needed"):
-            load_checkpoint(saved)
-
-    @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-    def test_not_finite(self, saved, value):
-        rewritten(saved, **{"fc1.bias": torch.full((64,), value)})
-        for read in (load_checkpoint, describe):
-            with pytest.raises(CheckpointError, match=r"tensor 'fc1\.bias' holds values that are not finite"):
-                read(saved)
-
-    def test_too_large_for_the_type_of_the_network(self, saved):
-        rewritten(saved, **{"fc1.bias": torch.full((64,), 1e300, dtype=torch.float64)})
-        with pytest.raises(CheckpointError, match="not finite"):
-            load_checkpoint(saved)
-
-    def test_another_type(self, saved):
-        rewritten(saved, **{"fc1.bias": torch.zeros(64, dtype=torch.int64)})
-        with pytest.raises(
-            CheckpointError, match=r"'fc1\.bias' of type torch\.int64 is no plain torch\.float32 tensor"
-        ):
-            load_checkpoint(saved)
-
-    @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="the superuser may read everything")
-    def test_unreadable(self, saved):
-        saved.chmod(0)
-        with pytest.raises(CheckpointError, match="cannot be read: Permission denied"):
-            load_checkpoint(saved)

@@ -1,13 +1,10 @@
-"""Checkpoints in the styles of earlier systems, and files that must not be trusted."""
+"""Checkpoints in the styles of earlier systems."""
 
 from __future__ import annotations
 
-import io
-import pickle
 import zipfile
 from pathlib import Path
 
-import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -250,53 +247,3 @@ class TestRefused:
             archive.writestr("notes.txt", "no weights here")
         with pytest.raises(CheckpointError, match="damaged or no PyTorch checkpoint"):
             load_checkpoint(tmp_path / "m.pth")
-
-
-class Malicious:
-    """Creates a file when unpickled."""
-
-    def __init__(self, target: Path) -> None:
-        self.target = target
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (open, (str(self.target), "w"))
-
-
-class TestUnsafe:
-    @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
-    @pytest.mark.parametrize("style", ["zip", "legacy", "pickle2", "pickle5"])
-    def test_code_in_a_pickle_is_refused_and_not_run(self, tmp_path, style):
-        target = tmp_path / "created"
-        content = {"arch": "lenet", "state_dict": network("lenet").state_dict(), "extra": Malicious(target)}
-        path = tmp_path / "m.pth.tar"
-        if style in ("zip", "legacy"):
-            torch.save(content, path, _use_new_zipfile_serialization=style == "zip")
-        else:
-            path.write_bytes(pickle.dumps(Malicious(target), protocol=int(style[-1])))
-        for read in (load_checkpoint, load_model, describe):
-            with pytest.raises(CheckpointError, match="refused"):
-                read(path)
-        assert not target.exists()
-        unsafe = (
-            pickle.loads
-            if style.startswith("pickle")
-            else lambda data: torch.load(io.BytesIO(data), weights_only=False)
-        )
-        unsafe(path.read_bytes())
-        assert target.exists()  # so the file was indeed malicious
-
-    def test_the_code_is_named(self, tmp_path):
-        torch.save({"state_dict": {}, "best": Malicious(tmp_path / "created")}, tmp_path / "m.pth")
-        with pytest.raises(CheckpointError, match=r"would run code \(\w+\.open\) when loaded and is refused"):
-            load_checkpoint(tmp_path / "m.pth")
-
-    def test_a_whole_pickled_model_is_refused(self, tmp_path):
-        torch.save(network("lenet"), tmp_path / "m.pth")
-        with pytest.raises(CheckpointError, match=r"would run code .*LeNet.*save the state_dict alone"):
-            load_checkpoint(tmp_path / "m.pth")
-
-    def test_numpy_values_are_refused_in_one_sentence(self, tmp_path):
-        torch.save({"state_dict": network("lenet").state_dict(), "best": np.float64(0.5)}, tmp_path / "m.pth")
-        with pytest.raises(CheckpointError) as caught:
-            load_checkpoint(tmp_path / "m.pth")
-        assert "\n" not in str(caught.value)

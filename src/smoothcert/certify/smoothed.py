@@ -30,7 +30,7 @@ class Smoothed:
         batch_size: Noisy copies per forward pass; chosen by the input's size when not given.
 
     Example:
-        >>> import torch
+        >>> from smoothcert import Gaussian
         >>> linear = torch.nn.Linear(4, 2)
         >>> smoothed = Smoothed(linear, Gaussian(0.5))
         >>> smoothed.certify(torch.full((4,), 0.5), Cohen(n=1000)).n

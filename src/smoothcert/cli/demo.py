@@ -77,5 +77,4 @@ def _train(path: Path, sigma: float) -> None:
     model = models.build("digits-cnn")
     settings = TrainingSettings(epochs=40)
     train(model, x, y, Gaussian(sigma), settings)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    models.save_checkpoint(path, model, architecture="digits-cnn", sigma=sigma)
+    models.save_checkpoint(path, model, models.CheckpointInfo.of("digits-cnn", sigma=sigma))

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from smoothcert.types import DataError
 
-ATTEMPTS = 5
+ATTEMPTS = 4
 PAUSE_SECONDS = 1.0
 TIMEOUT_SECONDS = 30.0
 CHUNK = 1 << 16
@@ -94,5 +94,5 @@ def _reason(error: Exception) -> str:
     response = getattr(error, "response", None)
     if response is not None:
         return f"status {response.status_code}"
-    text = str(error)
-    return text.rsplit(": ", 1)[-1].strip("'\")( ") or type(error).__name__
+    inner = error.args[0] if error.args else error
+    return str(getattr(inner, "reason", inner)).rsplit(": ", 1)[-1] or type(error).__name__

@@ -30,50 +30,51 @@ def load_idx(info: DatasetInfo, split: str, root: Path) -> ArrayDataset:
     """
     variant = [_spellings(PREFIX[split], "images", 3), _spellings(PREFIX[split], "labels", 1)]
     image_path, label_path = locate(info, split, root, [variant])
-    images = read_idx(image_path, 3)[:, None]
-    labels = read_idx(label_path, 1)
-    if images.shape[1:] != info.shape:
-        raise DataError(f"{image_path} has images of shape {images.shape[1:]}, not {info.shape}: use the right file.")
+    images = read_idx(image_path, info.shape[1:])[:, None]
+    labels = read_idx(label_path, ())
     if len(images) != len(labels):
         raise DataError(f"{label_path} has {len(labels)} labels for {len(images)} images: use files of one split.")
     check_labels(labels, info.num_classes, label_path)
     return ArrayDataset(images, labels, name=info.name, split=split, class_names=info.class_names)
 
 
-def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
+def read_idx(path: Path, item: tuple[int, ...]) -> NDArray[np.uint8]:
     """Read an IDX file of unsigned bytes.
 
     The content is read in pieces, so that a header that claims too much costs no memory.
 
     Args:
         path: The file; it is decompressed if its name ends in ``.gz``.
-        dimensions: The number of dimensions it must have.
+        item: The shape of each of its items.
 
     Returns:
-        The array with the shape of the header.
+        All items.
 
     Raises:
         DataError: If the file is no such file, or holds less or more than its header claims.
     """
+    dimensions = 1 + len(item)
     try:
         with _open(path) as stream:
             header = stream.read(4 * (1 + dimensions))
             if len(header) < 4 * (1 + dimensions):
                 raise DataError(f"{path} is truncated within its header: download it again.")
-            magic, *shape = struct.unpack(f">{1 + dimensions}I", header)
+            magic, count, *shape = struct.unpack(f">{1 + dimensions}I", header)
             if magic != (UNSIGNED_BYTE << 8) + dimensions:
                 raise DataError(
                     f"{path} is no IDX file of bytes in {dimensions} dimensions: its magic number is {magic}, "
                     f"not {(UNSIGNED_BYTE << 8) + dimensions}; use the right file."
                 )
-            claimed = math.prod(shape)
+            if tuple(shape) != item:
+                raise DataError(f"{path} has items of shape {tuple(shape)}, not {item}: use the right file.")
+            claimed = count * math.prod(item)
             content = _read_up_to(stream, claimed + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be read, it is truncated or damaged ({error}): download it again.") from error
     if len(content) != claimed or claimed == 0:
         held = "more" if len(content) > claimed else str(len(content))
         raise DataError(f"{path} claims {claimed} bytes of content and holds {held}: download it again.")
-    return np.frombuffer(content, dtype=np.uint8).reshape(shape)
+    return np.frombuffer(content, dtype=np.uint8).reshape((count, *item))
 
 
 def _spellings(prefix: str, kind: str, dimensions: int) -> list[str]:

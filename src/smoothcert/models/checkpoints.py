@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import safetensors.torch
 import torch
@@ -57,6 +58,11 @@ class CheckpointSummary:
     parameters: int
     path: Path
     sha256: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields by name, those of the metadata among them."""
+        summary = {"path": str(self.path), "sha256": self.sha256, "parameters": self.parameters}
+        return {**summary, **asdict(self.info)}
 
 
 def save_checkpoint(path: str | os.PathLike[str], model: nn.Module, metadata: CheckpointInfo) -> Path:
@@ -185,7 +191,7 @@ def _content(file: Path, data: bytes, source: str) -> object:
         except Exception as error:  # the parser has its own error class, the conversion to tensors has others
             raise CheckpointError(f"{source} is damaged or no safetensors file: {error}.") from error
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        text = header.get("__metadata__", {}).get(_METADATA_KEY)
+        text = (header.get("__metadata__") or {}).get(_METADATA_KEY)
         return tensors if text is None else _Native(CheckpointInfo.from_json(text, source), tensors)
     if data.startswith((_ZIP, _PICKLE)):
         return unpickle(data, source)
@@ -212,9 +218,10 @@ def _without_normalization(model: nn.Module, metadata: CheckpointInfo) -> nn.Mod
     if isinstance(model, nn.Sequential) and len(model) == 2 and isinstance(model[0], Normalize):
         layer, network = model[0], model[1]
     wanted = None if metadata.normalize is None else Normalize(*metadata.normalize)
-    same = (layer is None) == (wanted is None)
-    if layer is not None and wanted is not None:
-        same = torch.equal(layer.mean.cpu(), wanted.mean) and torch.equal(layer.std.cpu(), wanted.std)
-    if not same:
+    if _values(layer) != _values(wanted):
         raise UsageError("the normalisation of the model is not the one in the metadata to save.")
     return network
+
+
+def _values(layer: Normalize | None) -> list[float] | None:
+    return None if layer is None else torch.cat([layer.mean, layer.std]).flatten().tolist()

@@ -66,10 +66,9 @@ def unpickle(data: bytes, source: str) -> object:
             f"{source} {what} when loaded and is refused; have its author save the state_dict alone."
         ) from error
     except Exception as error:  # damaged bytes fail in as many ways as there are bytes
-        reason = str(error).split(". ")[0].splitlines()
-        raise CheckpointError(
-            f"{source} is damaged or no PyTorch checkpoint: {reason[0] if reason else 'it ends early'}."
-        ) from error
+        said = str(error).partition("\n")[0].partition(". ")[0]
+        reason = said if isinstance(error, RuntimeError) and said else type(error).__name__
+        raise CheckpointError(f"{source} is damaged or no PyTorch checkpoint: {reason}.") from error
 
 
 def interpret(

@@ -131,5 +131,5 @@ class CheckpointInfo:
             where = ".".join(str(part) for part in first["loc"]) or "as a whole"
             reason = first.get("ctx", {}).get("error", first["msg"])
             raise CheckpointError(f"{source} has wrong metadata ({where}): {reason}") from error
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise CheckpointError(f"{source} has damaged metadata: {error}.") from error

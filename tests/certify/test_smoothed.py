@@ -1,0 +1,195 @@
+"""CERTIFY and PREDICT on classifiers whose smoothed answer is known, and everything they refuse."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from smoothcert import ABSTAIN, Certificate, Cohen, Gaussian, Guarantee, Norm, Smoothed
+from smoothcert.certify import PROCEDURES, Task, answer
+from smoothcert.stats import lower_bound
+from smoothcert.types import UsageError, Votes
+
+X = torch.tensor([0.9, 0.5])
+
+
+def test_certificate_of_a_half_space(half_space):
+    c = Smoothed(half_space, Gaussian(0.5)).certify(X, Cohen(n=20_000), seed=4, index=9)
+    assert isinstance(c, Certificate)
+    assert c.label == 1
+    assert 0.36 < c.radius <= 0.4
+    assert c.radius == pytest.approx(0.5 * stats.norm.ppf(c.p_lower), rel=1e-9)
+    assert c.p_lower == lower_bound(c.counts[1], 20_000, 0.001)
+    assert (c.n, c.n0, sum(c.counts), sum(c.selection), c.samples) == (20_000, 100, 20_000, 100, 20_100)
+    assert (c.norm, c.guarantee, c.alpha, c.alpha_split) == (Norm.L2, Guarantee.GLOBAL, 0.001, {"top class": 0.001})
+    assert (c.seed, c.index, c.noise) == (4, 9, "Gaussian(sigma=0.5)")
+    assert list(c.checkpoints) == [10, 100, 1000, 10_000]
+    with pytest.raises(AttributeError):
+        c.radius = 1.0  # type: ignore[misc]
+
+
+def test_abstains_where_the_bound_is_not_above_half(half_space):
+    c = Smoothed(half_space, Gaussian(0.5)).certify(torch.tensor([0.5, 0.5]), Cohen(n=1000))
+    assert (c.label, c.radius, c.abstained) == (ABSTAIN, 0.0, True)
+    assert c.p_lower <= 0.5
+
+
+def test_all_invalid_votes_abstain():
+    smoothed = Smoothed(lambda x: torch.full((len(x), 3), float("nan")), Gaussian(0.5))
+    assert smoothed.certify(X, Cohen(n=1000)).counts == (0, 0, 0)
+    assert smoothed.certify(X, Cohen(n=1000)).label == ABSTAIN
+    assert smoothed.predict(X).label == ABSTAIN
+
+
+def test_predict(half_space):
+    smoothed = Smoothed(half_space, Gaussian(0.5))
+    sure = smoothed.predict(X)
+    assert (sure.label, sure.n, sum(sure.counts)) == (1, 1000, 1000)
+    assert sure.p_value == pytest.approx(stats.binomtest(sure.counts[1], 1000).pvalue, rel=1e-6)
+    unsure = smoothed.predict(torch.tensor([0.5, 0.5]))
+    assert (unsure.label, unsure.abstained) == (ABSTAIN, True)
+
+
+def test_same_seed_same_answer_other_seed_other_votes(half_space):
+    smoothed = Smoothed(half_space, Gaussian(0.5))
+    first = smoothed.certify(X, Cohen(n=1000), seed=1)
+    assert smoothed.certify(X, Cohen(n=1000), seed=1) == first
+    assert smoothed.certify(X, Cohen(n=1000), seed=2).counts != first.counts
+    assert smoothed.certify(X, Cohen(n=1000), seed=1, index=1).counts != first.counts
+
+
+def test_selection_votes_are_not_used_for_the_bound(half_space):
+    """The first n0 estimation samples are others than the selection samples."""
+    c = Smoothed(half_space, Gaussian(0.5)).certify(torch.tensor([0.6, 0.5]), Cohen(n0=1000, n=1001))
+    assert c.selection != c.checkpoints[1000]
+
+
+def test_a_printed_radius_is_never_larger(half_space):
+    c = Smoothed(half_space, Gaussian(0.5)).certify(X, Cohen(n=1000))
+    assert float(str(c).split("radius ")[1].split()[0]) <= c.radius
+
+
+def test_modes_and_gradients_are_left_as_they_were():
+    model = torch.nn.Sequential(
+        torch.nn.Linear(2, 4), torch.nn.BatchNorm1d(4), torch.nn.Dropout(), torch.nn.Linear(4, 2)
+    )
+    model.train()
+    model[1].eval()
+    running = model[1].running_mean.clone()
+    Smoothed(model, Gaussian(0.5)).certify(X, Cohen(n=200))
+    assert [m.training for m in model] == [True, False, True, True]
+    assert model.training
+    assert torch.equal(model[1].running_mean, running)
+    assert model[0].weight.requires_grad
+
+
+def test_mode_is_restored_when_the_model_fails():
+    class Fails(torch.nn.Module):
+        def forward(self, x):
+            if len(x) > 2:
+                raise RuntimeError("out of memory")
+            return x
+
+    model = Fails().train()
+    with pytest.raises(RuntimeError, match="out of memory"):
+        Smoothed(model, Gaussian(0.5)).certify(X, Cohen(n=100))
+    assert model.training
+
+
+def test_takes_numpy_and_follows_the_models_dtype(half_space):
+    assert Smoothed(half_space, Gaussian(0.5)).certify(np.array([0.9, 0.5]), Cohen(n=100)).n == 100
+    double = torch.nn.Linear(2, 2).double()
+    assert Smoothed(double, Gaussian(0.5)).certify(X, Cohen(n=100)).n == 100
+
+
+@pytest.mark.parametrize(
+    ("x", "match"),
+    [
+        (torch.tensor([0.5, float("nan")]), "NaN or infinite"),
+        (torch.tensor([0.5, float("inf")]), "NaN or infinite"),
+        (torch.tensor([0.5, 1.5]), r"spans \[0.5, 1.5\], outside the declared range"),
+        (torch.tensor([1, 2]), "dtype int64"),
+        (torch.zeros(0), "empty"),
+    ],
+)
+def test_refuses_inputs(half_space, x, match):
+    with pytest.raises(UsageError, match=match):
+        Smoothed(half_space, Gaussian(0.5)).certify(x)
+
+
+def test_a_declared_range_is_the_one_checked(half_space):
+    smoothed = Smoothed(half_space, Gaussian(0.5), input_range=(-1, 2))
+    assert smoothed.certify(torch.tensor([1.5, -1.0]), Cohen(n=100)).label == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "classes", "match"),
+    [
+        (lambda x: x.sum(1), None, r"must map a batch of 2 inputs .* but gave \(2,\)"),
+        (lambda x: x.unsqueeze(2), None, r"gave \(2, 2, 1\)"),
+        (lambda x: x[:1], None, r"gave \(1, 2\)"),
+        (lambda x: x[:, :1], None, r"gave \(2, 1\)"),
+        (lambda x: [x, x], None, "gave list"),
+        (lambda x: x, 10, "gives 2 classes, not num_classes=10"),
+        (torch.nn.Conv2d(1, 2, 3), None, r"cannot classify a batch of shape \(2, 2\)"),
+    ],
+)
+def test_refuses_models_before_sampling(model, classes, match):
+    with pytest.raises(UsageError, match=match):
+        Smoothed(model, Gaussian(0.5), num_classes=classes).certify(X)
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"n": 0}, "n must be a whole number"),
+        ({"n": 10.5}, "n must be a whole number"),
+        ({"n0": 0}, "n0 must be a whole number"),
+        ({"alpha": 0.0}, "alpha must lie strictly"),
+        ({"alpha": 1.0}, "alpha must lie strictly"),
+        ({"alpha": float("nan")}, "alpha must lie strictly"),
+    ],
+)
+def test_cohen_refuses(settings, match):
+    with pytest.raises(UsageError, match=match):
+        Cohen(**settings)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ({"noise": 0.5}, "noise must be a noise"),
+        ({"num_classes": 1}, "num_classes must be at least 2"),
+        ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"runtime": "eagre"}, "did you mean 'eager'"),
+        ({"input_range": (1, 0)}, "low < high"),
+        ({"model": 3}, "must be callable"),
+    ],
+)
+def test_smoothed_refuses(half_space, arguments, match):
+    given = {"model": half_space, "noise": Gaussian(0.5), **arguments}
+    with pytest.raises(UsageError, match=match):
+        Smoothed(given.pop("model"), given.pop("noise"), **given)
+
+
+def test_refuses_seeds_out_of_range(half_space):
+    with pytest.raises(UsageError, match="seed must be between"):
+        Smoothed(half_space, Gaussian(0.5)).certify(X, seed=-1)
+
+
+@pytest.mark.parametrize("name", PROCEDURES)
+def test_every_procedure_keeps_its_contract(name):
+    """Runs on recorded votes, without a model; abstains on even votes, certifies unanimous ones."""
+    procedure = {"cohen": Cohen(n=1000)}[name]
+    task = Task(Gaussian(0.5), 2, 4, seed=0, index=0)
+    even = lambda request: (Votes(request.n, (request.n // 2, request.n // 2)),)  # noqa: E731
+    sure = lambda request: (Votes(request.n, (0, request.n)),)  # noqa: E731
+    assert answer(procedure.certify(task), even).label == ABSTAIN
+    assert answer(procedure.predict(task), even).label == ABSTAIN
+    certificate = answer(procedure.certify(task), sure)
+    assert (certificate.label, certificate.radius > 0) == (1, True)
+    assert answer(procedure.predict(task), sure).label == 1
+    assert sum(certificate.alpha_split.values()) <= certificate.alpha
+    assert procedure.config()["name"] == name
