@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-
 torch.set_num_threads(1)  # the models here are too small to share; tests of threading set their own number
 
 

@@ -13,6 +13,7 @@ from smoothcert.sampling.copies import NoisyCopies
 from smoothcert.sampling.seeds import block_seeds
 from smoothcert.types import UsageError
 
+TOP = (TopClass(),)
 X = torch.linspace(0, 1, 3 * 8 * 8).reshape(3, 8, 8)
 
 
@@ -26,7 +27,7 @@ def copies(batch_size: int, n: int, *, seed=3, index=5, stage=ESTIMATION, start=
     return torch.cat(batches)
 
 
-def votes(model, x, n, *, batch_size, statistics=(TopClass(),), classes=10, seed=1):
+def votes(model, x, n, *, batch_size, statistics=TOP, classes=10, seed=1):
     sampler = Sampler(
         model, Gaussian(0.5), x, num_classes=classes, statistics=statistics, seed=seed, index=2, batch_size=batch_size
     )

@@ -16,8 +16,8 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Certified robustness by randomized smoothing: prove how far an input can be perturbed before the answer changes."
-    "\n\nStart with `smoothcert demo`.",
+    help="Certified robustness by randomized smoothing: prove how far an input can be perturbed before the answer "
+    "changes.\n\nStart with `smoothcert demo`.",
 )
 app.command("demo")(demo.demo)
 app.command("certify")(certify.certify)

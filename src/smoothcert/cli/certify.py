@@ -75,7 +75,7 @@ def certify(
         raise unknown_name("procedure", procedure, PROCEDURES)
     settings = Cohen(n0=n0, n=n, alpha=alpha)
     smoothed, dataset, source = _prepare(model, data_name, sigma, split, data_root, batch_size, device, threads, arch)
-    folder = run or Path("runs") / f"{model.stem.split('.')[0]}-{dataset.name}-{smoothed.noise.sigma:g}"
+    folder = run or Path("runs") / _run_name(model, dataset, smoothed)
     finished = certify_dataset(
         smoothed, dataset, settings, run=folder, every=every, start=start, stop=stop, seed=seed, source=source
     )
@@ -123,6 +123,13 @@ def predict(
         abstained += answer.abstained
     typer.echo("\n".join(lines))
     typer.echo(f"{correct} of {len(indices)} correct, {abstained} abstained (n = {n}, alpha = {alpha:g}).", err=True)
+
+
+def _run_name(model: Path, dataset: data.Dataset, smoothed: Smoothed) -> str:
+    name = model.resolve().name
+    for suffix in (".safetensors", ".tar", ".pth", ".pt"):
+        name = name.removesuffix(suffix)
+    return "-".join([name, dataset.name, *map(str, smoothed.noise.config().values())])
 
 
 def _prepare(

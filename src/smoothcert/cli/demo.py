@@ -17,7 +17,7 @@ from smoothcert.report.load import run_outcomes, sampling_limit
 from smoothcert.store import certify_dataset
 from smoothcert.training import TrainingSettings, train
 
-SIGMAS = (0.25, 0.5)
+SIGMAS = (0.12, 0.25)
 
 
 def demo(
@@ -72,7 +72,9 @@ def demo(
 
 
 def _train(path: Path, sigma: float) -> None:
-    x, y = data.load("digits", split="train").arrays()
+    digits = data.load("digits", split="train")
+    assert isinstance(digits, data.ArrayDataset)
+    x, y = digits.arrays()
     torch.manual_seed(0)
     model = models.build("digits-cnn")
     settings = TrainingSettings(epochs=40)

@@ -4,7 +4,7 @@ from smoothcert.data.base import ArrayDataset, Dataset
 from smoothcert.data.fetch import fetch
 from smoothcert.data.folder import ImageFolder
 from smoothcert.data.layout import default_root
-from smoothcert.data.loading import load
+from smoothcert.data.loading import available, load
 from smoothcert.data.registry import DATASETS, DatasetInfo, RemoteFile
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "DatasetInfo",
     "ImageFolder",
     "RemoteFile",
+    "available",
     "default_root",
     "fetch",
     "load",

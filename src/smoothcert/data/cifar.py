@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smoothcert.data.base import ArrayDataset, check_labels
-from smoothcert.data.layout import locate
+from smoothcert.data.layout import Variant, locate
 from smoothcert.data.registry import DatasetInfo
 from smoothcert.data.safe_pickle import PickledArray, read_pickle
 from smoothcert.types import DataError
@@ -32,14 +32,19 @@ PIXELS = 3 * 32 * 32
 Batch = tuple[NDArray[np.uint8], NDArray[Any]]
 
 
+def cifar_files(info: DatasetInfo, split: str) -> list[Variant]:
+    """The files of a split: the binary version, or the pickled one."""
+    stems = FILES[info.name][split]
+    return [[[f"{stem}.bin"] for stem in stems], [[stem] for stem in stems]]
+
+
 def load_cifar(info: DatasetInfo, split: str, root: Path) -> ArrayDataset:
     """Read one split, the binary version preferred.
 
     Raises:
         DataError: If a file is missing or damaged.
     """
-    stems = FILES[info.name][split]
-    paths = locate(info, split, root, [[[f"{stem}.bin"] for stem in stems], [[stem] for stem in stems]])
+    paths = locate(info, split, root, cifar_files(info, split))
     batches = []
     for path in paths:
         read = read_binary if path.suffix == ".bin" else read_pickled

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smoothcert.data.base import ArrayDataset, check_labels
-from smoothcert.data.layout import locate
+from smoothcert.data.layout import Variant, locate
 from smoothcert.data.registry import DatasetInfo
 from smoothcert.types import DataError
 
@@ -22,14 +22,18 @@ UNSIGNED_BYTE = 0x08
 CHUNK = 1 << 20
 
 
+def idx_files(info: DatasetInfo, split: str) -> list[Variant]:
+    """The image file and the label file of a split."""
+    return [[_spellings(PREFIX[split], "images", 3), _spellings(PREFIX[split], "labels", 1)]]
+
+
 def load_idx(info: DatasetInfo, split: str, root: Path) -> ArrayDataset:
     """Read one split from its image file and its label file.
 
     Raises:
         DataError: If a file is missing, damaged or does not fit the dataset.
     """
-    variant = [_spellings(PREFIX[split], "images", 3), _spellings(PREFIX[split], "labels", 1)]
-    image_path, label_path = locate(info, split, root, [variant])
+    image_path, label_path = locate(info, split, root, idx_files(info, split))
     images = read_idx(image_path, info.shape[1:])[:, None]
     labels = read_idx(label_path, ())
     if len(images) != len(labels):

@@ -10,9 +10,9 @@ import numpy as np
 
 from smoothcert.data import folder
 from smoothcert.data.base import ArrayDataset, Dataset
-from smoothcert.data.cifar import load_cifar
-from smoothcert.data.idx import load_idx
-from smoothcert.data.layout import StrPath, resolve_root
+from smoothcert.data.cifar import cifar_files, load_cifar
+from smoothcert.data.idx import idx_files, load_idx
+from smoothcert.data.layout import StrPath, Variant, locate, resolve_root
 from smoothcert.data.npz import load_npz
 from smoothcert.data.registry import DATASETS, DatasetInfo
 from smoothcert.types import DataError, UsageError, unknown_name
@@ -60,6 +60,24 @@ def load(name: StrPath, *, split: str = "test", root: StrPath | None = None) -> 
     raise unknown_name("dataset", text, DATASETS)
 
 
+def available(name: str, *, root: StrPath | None = None) -> bool:
+    """Whether the files of a named dataset are there; they are not read.
+
+    Raises:
+        UsageError: If the name is unknown.
+    """
+    if name not in DATASETS:
+        raise unknown_name("dataset", name, DATASETS)
+    info = DATASETS[name]
+    try:
+        for split in SPLITS:
+            if info.layout in FILES:
+                locate(info, split, resolve_root(root), FILES[info.layout](info, split))
+    except DataError:
+        return False
+    return True
+
+
 def load_digits(info: DatasetInfo, split: str, root: Path) -> ArrayDataset:
     """The digits bundled with scikit-learn, split by a fixed permutation."""
     from sklearn import datasets  # slow to import, and needed for this dataset only
@@ -79,6 +97,9 @@ READERS: dict[str, Callable[[DatasetInfo, str, Path], ArrayDataset]] = {
     "cifar": load_cifar,
 }
 """How each layout is read."""
+
+FILES: dict[str, Callable[[DatasetInfo, str], list[Variant]]] = {"idx": idx_files, "cifar": cifar_files}
+"""The files of each layout that has any."""
 
 
 def _check_split(split: str, known: tuple[str, ...]) -> None:

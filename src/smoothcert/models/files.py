@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import secrets
 from pathlib import Path
 
+from smoothcert.files import replacing
 from smoothcert.types import CheckpointError
 
 _PREFERRED = ("best.safetensors", "last.safetensors")
@@ -52,21 +52,14 @@ def read_bytes(path: Path) -> bytes:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a whole file or nothing: into a temporary file beside it, which then takes its place.
+    """Write a whole file or nothing.
 
     Raises:
         CheckpointError: The file cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with open(temporary, "xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with replacing(path) as temporary:
+            temporary.write_bytes(data)
     except OSError as error:
         raise CheckpointError(f"checkpoint '{path}' cannot be written: {error.strerror}.") from error
