@@ -21,7 +21,7 @@ soundness: $(VENV)/.dev
 	$(BIN)/pytest -m soundness --timeout 3600
 
 bench: $(VENV)/.dev
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/throughput.py
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

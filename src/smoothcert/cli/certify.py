@@ -67,9 +67,9 @@ def certify(
 
     **Examples**
 
-        smoothcert certify demo/models/sigma-0.25.safetensors --data digits --n 10000
+        smoothcert certify demo/models/sigma-0.25.safetensors --data digits
 
-        smoothcert certify cohen.pth.tar --data cifar10 --sigma 0.5 --every 20 --run runs/cohen
+        smoothcert certify cohen.pth.tar --data cifar10 --sigma 0.5 --every 20
     """
     if procedure not in PROCEDURES:
         raise unknown_name("procedure", procedure, PROCEDURES)
@@ -106,7 +106,7 @@ def predict(
 
     **Examples**
 
-        smoothcert predict demo/models/sigma-0.25.safetensors --data digits --every 10
+        smoothcert predict demo/models/sigma-0.25.safetensors --data digits
 
         smoothcert predict lenet.safetensors --data mnist --start 7 --stop 8 --n 10000
     """
@@ -155,7 +155,10 @@ def _prepare(
         torch.set_num_threads(threads)
     dataset = data.load(data_name, split=split, root=root)
     network = checkpoint.model.to(_device(device))
-    smoothed = Smoothed(network, noise, num_classes=dataset.num_classes, batch_size=batch_size)
+    classes = checkpoint.info.num_classes
+    if dataset.num_classes > classes or (data_name in data.DATASETS and dataset.num_classes != classes):
+        raise UsageError(f"{model} has {classes} classes and {data_name} has {dataset.num_classes}; use one that fits.")
+    smoothed = Smoothed(network, noise, num_classes=classes, batch_size=batch_size)
     return smoothed, dataset, {"checkpoint": str(checkpoint.path), "sha256": checkpoint.sha256}
 
 

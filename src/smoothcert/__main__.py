@@ -1,0 +1,5 @@
+"""``python -m smoothcert``."""
+
+from smoothcert.cli import main
+
+main()
