@@ -145,6 +145,7 @@ def test_refuses_models_before_sampling(model, classes, match):
     ("settings", "match"),
     [
         ({"n": 0}, "n must be a whole number"),
+        ({"n": 10**9 + 1}, "n must be a whole number"),
         ({"n": 10.5}, "n must be a whole number"),
         ({"n0": 0}, "n0 must be a whole number"),
         ({"alpha": 0.0}, "alpha must lie strictly"),
@@ -172,6 +173,18 @@ def test_smoothed_refuses(half_space, arguments, match):
     given = {"model": half_space, "noise": Gaussian(0.5), **arguments}
     with pytest.raises(UsageError, match=match):
         Smoothed(given.pop("model"), given.pop("noise"), **given)
+
+
+def test_refuses_a_norm_before_sampling(half_space):
+    batches = []
+
+    def watched(x):
+        batches.append(len(x))
+        return half_space(x)
+
+    with pytest.raises(UsageError, match="does not certify the norm"):
+        Smoothed(watched, Gaussian(0.5)).certify(X, Cohen(norm="l1"))
+    assert batches == [2]  # the probe alone
 
 
 def test_refuses_seeds_out_of_range(half_space):

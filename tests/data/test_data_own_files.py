@@ -41,7 +41,7 @@ def test_npz_round_trip(
     images, labels = dataset.arrays()
     torch.testing.assert_close(images, torch.tensor(expected).float() / 255, rtol=0, atol=0)
     assert labels.tolist() == LABELS.tolist()
-    assert (dataset.name, dataset.split, dataset.class_names) == (str(path), "train", ("0", "1", "2"))
+    assert (dataset.name, dataset.split, dataset.class_names) == (path.stem, "train", ("0", "1", "2"))
 
 
 def test_npz_names_its_classes(tmp_path: Path) -> None:

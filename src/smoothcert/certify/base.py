@@ -17,6 +17,7 @@ from torch import Tensor
 
 from smoothcert.noise import Noise
 from smoothcert.sampling import Draw, Statistic, TopClass
+from smoothcert.stats.binomial import MAX_SAMPLES
 from smoothcert.types import Certificate, Prediction, UsageError, Votes
 
 Answer = TypeVar("Answer")
@@ -100,9 +101,9 @@ def evaluating(model: Callable[[Tensor], Tensor]) -> Iterator[None]:
 
 
 def require_count(name: str, value: int) -> None:
-    """Refuse a number of samples that is not a whole number ≥ 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise UsageError(f"{name} must be a whole number of samples, at least 1, got {value!r}.")
+    """Refuse a number of samples that is not a whole number in the range the bounds are verified for."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_SAMPLES:
+        raise UsageError(f"{name} must be a whole number of samples between 1 and {MAX_SAMPLES:,}, got {value!r}.")
 
 
 def require_probability(name: str, value: float) -> None:

@@ -39,7 +39,7 @@ class Cohen(Procedure):
     n0: int = 100
     n: int = 100_000
     alpha: float = 0.001
-    norm: Norm | None = None
+    norm: Norm | str | None = None
 
     def __post_init__(self) -> None:
         require_count("n0", self.n0)
@@ -47,7 +47,7 @@ class Cohen(Procedure):
         require_probability("alpha", self.alpha)
 
     def certify(self, task: Task) -> Steps[Certificate]:
-        norm = self.norm or task.noise.norms[0]
+        norm = task.noise.resolve_norm(self.norm)
         (selection,) = yield Draw(SELECTION, self.n0)
         guess = int(np.argmax(selection.counts))
         (votes,) = yield Draw(ESTIMATION, self.n)

@@ -37,7 +37,7 @@ class ImageFolder:
         self._items = [(file, label) for label, folder in enumerate(classes) for file in _images(folder)]
         if not self._items:
             raise DataError(f"{top} holds no images in subfolders; give a folder with one subfolder for each class.")
-        self.name = str(path)
+        self.name = path.resolve().name
         self.split = split
         self.class_names = tuple(folder.name for folder in classes)
         self.num_classes = len(classes)

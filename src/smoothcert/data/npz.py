@@ -53,7 +53,7 @@ def load_npz(path: Path, split: str) -> ArrayDataset:
         raise DataError(f"{path} has class_names that are no list of text; store one string for each class.")
     check_labels(labels, len(names), path)
     scale = 255.0 if images.dtype == np.uint8 else 1.0
-    return ArrayDataset(images, labels, name=str(path), split=split, class_names=names.tolist(), scale=scale)
+    return ArrayDataset(images, labels, name=path.stem, split=split, class_names=names.tolist(), scale=scale)
 
 
 def _read(path: Path) -> dict[str, NDArray[Any]]:

@@ -57,7 +57,7 @@ class Noise(ABC):
         p = np.asarray(p, dtype=np.float64)
         if not np.all((p >= 0) & (p <= 1)):
             raise UsageError("p must be a probability between 0 and 1.")
-        radius = self._radius(np.maximum(p, 0.5), self._norm(norm), dimension)
+        radius = self._radius(np.maximum(p, 0.5), self.resolve_norm(norm), dimension)
         # A few units in the last place: the error of the special functions may not lengthen a radius.
         return np.where(p > 0.5, np.maximum(radius * (1.0 - 1e-14), 0.0), 0.0)
 
@@ -78,7 +78,7 @@ class Noise(ABC):
         r = np.asarray(r, dtype=np.float64)
         if not np.all(r >= 0):
             raise UsageError("a radius must be a number ≥ 0.")
-        return self._threshold(r, self._norm(norm), dimension)
+        return self._threshold(r, self.resolve_norm(norm), dimension)
 
     @abstractmethod
     def _radius(self, p: FloatArray, norm: Norm, dimension: int | None) -> FloatArray: ...
@@ -86,7 +86,12 @@ class Noise(ABC):
     @abstractmethod
     def _threshold(self, r: FloatArray, norm: Norm, dimension: int | None) -> FloatArray: ...
 
-    def _norm(self, norm: Norm | str | None) -> Norm:
+    def resolve_norm(self, norm: Norm | str | None) -> Norm:
+        """The norm asked for, or the noise's own.
+
+        Raises:
+            UsageError: If the noise does not certify it.
+        """
         if norm is None:
             return self.norms[0]
         if norm not in list(self.norms):
