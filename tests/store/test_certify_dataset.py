@@ -28,7 +28,7 @@ def without_time(path) -> list[dict]:
 @pytest.fixture
 def smoothed():
     torch.manual_seed(0)
-    return Smoothed(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(8, 4)), Gaussian(0.5))
+    return Smoothed(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(8, 4)), Gaussian(0.5), batch_size=100)
 
 
 def certify(smoothed, path, dataset=DATA, procedure=QUICK, **options):
@@ -69,7 +69,7 @@ def test_interrupted_and_resumed_gives_the_same_rows(smoothed, tmp_path):
     certify(smoothed, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
         certify(smoothed, tmp_path / "broken", dataset=broken)
-    assert len(load_run(tmp_path / "broken").rows()) == 7
+    assert len(load_run(tmp_path / "broken").rows()) >= 6  # all but those in the batch under work
     certify(smoothed, tmp_path / "broken", dataset=broken.copy())
     assert without_time(tmp_path / "broken") == without_time(tmp_path / "whole")
 

@@ -7,21 +7,18 @@ It never sees a model, so the same procedure runs on one input, in a pool of inp
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from smoothcert.noise import Noise
-from smoothcert.sampling import Draw, Statistic, TopClass
+from smoothcert.sampling import Answer, Draw, Statistic, Steps, TopClass
 from smoothcert.stats.binomial import MAX_SAMPLES
 from smoothcert.types import Certificate, Prediction, UsageError, Votes
-
-Answer = TypeVar("Answer")
-Steps = Generator[Draw, tuple[Votes, ...], Answer]
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from smoothcert.certify.base import Procedure, Steps, Task, require_count, require_probability
-from smoothcert.sampling import ESTIMATION, PREDICTION, SELECTION, Draw
+from smoothcert.certify.base import Procedure, Task, require_count, require_probability
+from smoothcert.sampling import ESTIMATION, PREDICTION, SELECTION, Draw, Steps
 from smoothcert.stats import lower_bound, top_class_p_value
 from smoothcert.types import ABSTAIN, Certificate, Guarantee, Norm, Prediction
 

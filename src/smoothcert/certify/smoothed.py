@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from smoothcert.certify.base import Answer, Procedure, Steps, Task, answer, evaluating
+from smoothcert.certify.base import Procedure, Task, evaluating
 from smoothcert.certify.cohen import Cohen
 from smoothcert.noise import Noise
-from smoothcert.sampling import Classifier, Sampler
+from smoothcert.sampling import BLOCK, Answer, Classifier, Job, Pool, Steps
 from smoothcert.types import Certificate, Prediction, UsageError, unknown_name
 
 RUNTIMES = ("auto", "eager")
@@ -86,7 +87,7 @@ class Smoothed:
             UsageError: If the input or the model's output is not as it must be; before any sampling.
         """
         procedure = procedure or Cohen()
-        return self._run(x, procedure, procedure.certify, seed, index)
+        return self._one(x, procedure, procedure.certify, seed, index)
 
     def predict(self, x: Any, procedure: Procedure | None = None, *, seed: int = 0, index: int = 0) -> Prediction:
         """The smoothed classifier's class at one input, without a radius and with far fewer samples.
@@ -97,7 +98,7 @@ class Smoothed:
             The prediction; its label is ``ABSTAIN`` when the votes do not decide.
         """
         procedure = procedure or Cohen(n=1_000)
-        return self._run(x, procedure, procedure.predict, seed, index)
+        return self._one(x, procedure, procedure.predict, seed, index)
 
     def check(self, x: Any) -> Tensor:
         """The input as a tensor ready to sample around.
@@ -128,27 +129,69 @@ class Smoothed:
             self.num_classes = self._probe(tensor)
         return tensor
 
-    def _run(
+    def run(
+        self,
+        inputs: Iterable[tuple[int, Any]],
+        procedure: Procedure,
+        steps: Callable[[Task], Steps[Answer]],
+        *,
+        seed: int = 0,
+    ) -> Iterator[tuple[Job[Answer], Answer]]:
+        """Certify or predict many inputs at once, sharing batches.
+
+        Args:
+            inputs: Pairs (index, input).
+            procedure: How.
+            steps: ``procedure.certify`` or ``procedure.predict``.
+            seed: The seed of the noise.
+
+        Yields:
+            Each job and its answer, in the order decided.
+
+        Raises:
+            UsageError: If an input is not as it must be; the answers of those before it come first.
+        """
+
+        def jobs() -> Iterator[Job[Answer]]:
+            for index, x in inputs:
+                try:
+                    yield self._job(index, x, steps, seed)
+                except UsageError as error:
+                    raise UsageError(f"input {index}: {error}") from error
+
+        return self._answers(jobs(), procedure, seed)
+
+    def _one(
         self, x: Any, procedure: Procedure, steps: Callable[[Task], Steps[Answer]], seed: int, index: int
     ) -> Answer:
+        ((_, answer),) = self._answers(iter([self._job(index, x, steps, seed)]), procedure, seed)
+        return answer
+
+    def _answers(
+        self, jobs: Iterator[Job[Answer]], procedure: Procedure, seed: int
+    ) -> Iterator[tuple[Job[Answer], Answer]]:
+        first = next(jobs, None)
+        if first is None:
+            return
+        assert self.num_classes is not None
+        pool = Pool(
+            self.model,
+            self.noise,
+            num_classes=self.num_classes,
+            statistics=procedure.statistics,
+            seed=seed,
+            batch_size=self.batch_size or default_batch_size(first.x),
+        )
+        with evaluating(self.model):
+            yield from pool.run(chain([first], jobs))
+
+    def _job(self, index: int, x: Any, steps: Callable[[Task], Steps[Answer]], seed: int) -> Job[Answer]:
         for name, value in (("seed", seed), ("index", index)):
             if not 0 <= value < 2**63:
                 raise UsageError(f"{name} must be between 0 and 2**63 - 1, got {value}.")
         tensor = self.check(x)
         assert self.num_classes is not None
-        task = Task(self.noise, self.num_classes, tensor.numel(), seed, index)
-        sampler = Sampler(
-            self.model,
-            self.noise,
-            tensor,
-            num_classes=self.num_classes,
-            statistics=procedure.statistics,
-            seed=seed,
-            index=index,
-            batch_size=self.batch_size,
-        )
-        with evaluating(self.model):
-            return answer(steps(task), sampler.draw)
+        return Job(index, tensor, steps(Task(self.noise, self.num_classes, tensor.numel(), seed, index)))
 
     def _probe(self, x: Tensor) -> int:
         """The number of classes the model really gives, from a forward pass over two clean copies."""
@@ -177,3 +220,10 @@ class Smoothed:
                 if weight.is_floating_point():
                     return weight
         return torch.empty(0)
+
+
+def default_batch_size(like: Tensor) -> int:
+    """A batch that fits CPU caches, or keeps a GPU busy: a multiple of the noise block."""
+    budget = 2**18 if like.device.type == "cpu" else 2**23
+    copies = min(max(budget // max(like.numel(), 1), BLOCK), 4000)
+    return copies // BLOCK * BLOCK

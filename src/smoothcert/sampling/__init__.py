@@ -1,7 +1,21 @@
 """Noise with reproducible seeds, and the loop that counts votes under it."""
 
+from smoothcert.sampling.pool import Answer, Classifier, Draw, Job, Pool, PoolUse, Steps
 from smoothcert.sampling.seeds import BLOCK, ESTIMATION, PREDICTION, SELECTION
 from smoothcert.sampling.statistics import Statistic, TopClass
-from smoothcert.sampling.votes import Classifier, Draw, Sampler
 
-__all__ = ["BLOCK", "ESTIMATION", "PREDICTION", "SELECTION", "Classifier", "Draw", "Sampler", "Statistic", "TopClass"]
+__all__ = [
+    "BLOCK",
+    "ESTIMATION",
+    "PREDICTION",
+    "SELECTION",
+    "Answer",
+    "Classifier",
+    "Draw",
+    "Job",
+    "Pool",
+    "PoolUse",
+    "Statistic",
+    "Steps",
+    "TopClass",
+]

@@ -6,7 +6,7 @@ import hashlib
 import os
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from importlib.metadata import version
 from typing import Any, Protocol
@@ -86,16 +86,17 @@ def certify_dataset(
         certified = sum(1 for row in writer.run.rows() if row["predict"] >= 0) if writer.done else 0
         task = bar.add_task("certify", total=len(indices), completed=len(writer.done), detail="")
         begin, drawn = time.perf_counter(), 0
-        for index in indices:
-            if index in writer.done:
-                continue
-            started = time.perf_counter()
-            x, label = dataset[index]
-            try:
-                certificate = smoothed.certify(x, procedure, seed=seed, index=index)
-            except UsageError as error:
-                raise UsageError(f"input {index}: {error}") from error
-            writer.append(certificate_row(certificate, int(label), time.perf_counter() - started))
+        labels: dict[int, int] = {}
+
+        def inputs() -> Iterator[tuple[int, Any]]:
+            for index in indices:
+                if index not in writer.done:
+                    x, label = dataset[index]
+                    labels[index] = int(label)
+                    yield index, x
+
+        for job, certificate in smoothed.run(inputs(), procedure, procedure.certify, seed=seed):
+            writer.append(certificate_row(certificate, labels.pop(job.index), job.seconds))
             drawn += certificate.samples
             certified += not certificate.abstained
             rate = drawn / (time.perf_counter() - begin)

@@ -8,7 +8,7 @@ import torch
 
 from smoothcert.models import build
 from smoothcert.noise import Gaussian
-from smoothcert.sampling import BLOCK, ESTIMATION, SELECTION, Draw, Sampler, TopClass
+from smoothcert.sampling import BLOCK, ESTIMATION, SELECTION, Draw, Job, Pool, TopClass
 from smoothcert.sampling.copies import NoisyCopies
 from smoothcert.sampling.seeds import block_seeds
 from smoothcert.types import UsageError
@@ -27,11 +27,13 @@ def copies(batch_size: int, n: int, *, seed=3, index=5, stage=ESTIMATION, start=
     return torch.cat(batches)
 
 
-def votes(model, x, n, *, batch_size, statistics=TOP, classes=10, seed=1):
-    sampler = Sampler(
-        model, Gaussian(0.5), x, num_classes=classes, statistics=statistics, seed=seed, index=2, batch_size=batch_size
-    )
-    return sampler.draw(Draw(ESTIMATION, n))
+def votes(model, x, n, *, batch_size, statistics=TOP, classes=10, seed=1, workers=1):
+    def steps():
+        return (yield Draw(ESTIMATION, n))
+
+    pool = Pool(model, Gaussian(0.5), classes, statistics, seed, batch_size, workers)
+    ((_, answer),) = pool.run([Job(2, x, steps())])
+    return answer
 
 
 @pytest.fixture
@@ -137,6 +139,57 @@ def test_another_statistic_plugs_into_the_same_loop():
     )
     assert sum(top.counts) == sum(confident.counts) == 500
     assert len(confident.counts) == 2
+
+
+def test_company_in_the_batch_changes_nothing(exact_logits):
+    """Jobs that ask for little, much and in steps, together and alone, in one lane and in three: the same votes."""
+
+    def steps(sizes):
+        got, start = [], 0
+        for size in sizes:
+            (tally,) = yield Draw(ESTIMATION, size, start)
+            got.append(tally.counts)
+            start += size
+        return got
+
+    plans = {index: [(7 * index) % 50 + 1, 20, 133 * (index % 3) + 1] for index in range(30)}
+    make = lambda index: Job(index, torch.roll(X, index, dims=2), steps(plans[index]))  # noqa: E731
+
+    def run(jobs, batch_size, workers):
+        pool = Pool(exact_logits, Gaussian(0.5), 8, TOP, 1, batch_size, workers)
+        return {job.index: answer for job, answer in pool.run(jobs)}, pool.use
+
+    alone = {index: run([make(index)], 64, 1)[0][index] for index in plans}
+    for batch_size, workers in ((7, 1), (64, 1), (64, 3), (1000, 2)):
+        together, use = run((make(index) for index in plans), batch_size, workers)
+        assert together == alone
+        assert use.rows == sum(map(sum, plans.values()))
+    _, use = run((make(index) for index in plans), 64, 1)
+    assert use.occupancy > 0.9
+
+
+def test_an_error_in_finding_the_next_input_comes_after_the_answers_before_it(exact_logits):
+    def jobs():
+        for index in range(3):
+            yield Job(index, X, iter_steps())
+        raise ValueError("no such file")
+
+    def iter_steps():
+        return (yield Draw(ESTIMATION, 10))
+
+    answers = Pool(exact_logits, Gaussian(0.5), 8, TOP, 1, 64).run(jobs())
+    assert [next(answers)[0].index for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(ValueError, match="no such file"):
+        next(answers)
+
+
+def test_inputs_of_several_sizes(exact_logits):
+    def steps():
+        return (yield Draw(ESTIMATION, 30))
+
+    jobs = [Job(i, X[:, : 4 + i % 2], steps()) for i in range(6)]
+    answers = dict(Pool(exact_logits, Gaussian(0.5), 8, TOP, 1, 64).run(jobs))
+    assert len(answers) == 6
 
 
 def test_a_model_that_changes_its_mind_about_its_shape_is_refused():
