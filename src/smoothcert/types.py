@@ -36,6 +36,18 @@ class Guarantee(str, Enum):
     ROUTED = "routed"
 
 
+class Outcome(str, Enum):
+    """What a procedure found out about a target radius.
+
+    ``CERTIFIED``: the smoothed classifier is robust there. ``REFUTED``: the guessed class is too unlikely for it, so
+    more samples would not help. ``UNDECIDED``: the samples ran out. Without a target: whether any radius was proved.
+    """
+
+    CERTIFIED = "certified"
+    REFUTED = "refuted"
+    UNDECIDED = "undecided"
+
+
 @dataclass(frozen=True)
 class Votes:
     """A histogram of one statistic over noisy copies of one input.
@@ -74,6 +86,9 @@ class Certificate:
         seed: The seed of the noise.
         index: The input index that entered the noise seed.
         checkpoints: Cumulative ``counts`` at every power of ten below ``n``.
+        outcome: What was found out about the target radius; with several targets, about the largest.
+        decisions: The outcome at every target radius.
+        stages: The votes of each stage, where a procedure draws several and the bound is about one of them.
     """
 
     label: int
@@ -90,7 +105,10 @@ class Certificate:
     noise: str
     seed: int
     index: int
+    outcome: Outcome
     checkpoints: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    decisions: Mapping[float, Outcome] = field(default_factory=dict)
+    stages: tuple[Votes, ...] = ()
 
     @property
     def abstained(self) -> bool:

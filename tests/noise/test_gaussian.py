@@ -23,7 +23,9 @@ def test_threshold_inverts_radius():
     noise = Gaussian(0.7)
     r = np.linspace(0.01, 3, 50)
     assert noise.radius(noise.threshold(r)) == pytest.approx(r, rel=1e-9)
-    assert noise.threshold(0.0) == 0.5
+    assert noise.threshold(0.0) == pytest.approx(0.5, rel=1e-14)
+    assert np.all(noise.threshold(r) >= stats.norm.cdf(r / 0.7))
+    assert noise.threshold(100.0) == 1.0
 
 
 def test_samples_are_gaussian_around_the_input():

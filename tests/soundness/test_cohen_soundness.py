@@ -12,7 +12,7 @@ import torch
 from scipy import stats
 
 from smoothcert import ABSTAIN, Cohen, Gaussian, Smoothed
-from smoothcert.certify import cohen
+from smoothcert.certify import base, cohen
 from smoothcert.stats import lower_bound
 
 SIGMA = 0.5
@@ -87,6 +87,6 @@ def test_the_full_check_fails_at_small_alpha_too(half_space, monkeypatch):
 
 
 def test_the_check_fails_when_the_top_class_test_is_weakened(half_space, monkeypatch):
-    real = cohen.top_class_p_value
-    monkeypatch.setattr(cohen, "top_class_p_value", lambda a, b: real(a, b) / 8)
+    real = base.top_class_p_value
+    monkeypatch.setattr(base, "top_class_p_value", lambda a, b: real(a, b) / 8)
     assert not within(false_predictions(half_space, torch.tensor([0.5 + 1e-5, 0.5]), 1, QUICK, 0.05, 101), QUICK, 0.05)

@@ -15,7 +15,7 @@ import pytest
 from smoothcert import Certificate, Guarantee, Norm
 from smoothcert.store import load_run, open_run, run, write_run
 from smoothcert.store.run import certificate_row
-from smoothcert.types import RunError
+from smoothcert.types import Outcome, RunError
 
 CONFIG = {"kind": "certification", "noise": {"name": "gaussian", "sigma": 0.5}, "seed": 0}
 
@@ -36,7 +36,9 @@ def row(index: int, radius: float = 0.1 + 0.2) -> dict:
         noise="Gaussian(sigma=0.5)",
         seed=0,
         index=index,
+        outcome=Outcome.CERTIFIED,
         checkpoints={10: (0, 10)},
+        decisions={0.25: Outcome.CERTIFIED, 0.5: Outcome.REFUTED},
     )
     return certificate_row(certificate, label=1, seconds=0.5)
 
@@ -61,6 +63,7 @@ def test_rows_come_back_in_order_and_full_precision(tmp_path):
     first = loaded.rows()[0]
     assert first["radius"] == 0.1 + 0.2
     assert (first["counts"], first["checkpoints"]) == ([1, 99], {10: [0, 10]})
+    assert first["decisions"] == {0.25: "certified", 0.5: "refuted"}
     assert first["alpha_split"] == {"top class": 0.001}
     assert (first["predict"], first["correct"], first["norm"]) == (1, True, "l2")
     assert loaded.config == CONFIG

@@ -7,18 +7,23 @@ It never sees a model, so the same procedure runs on one input, in a pool of inp
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from smoothcert.noise import Noise
-from smoothcert.sampling import Answer, Draw, Statistic, Steps, TopClass
+from smoothcert.sampling import PREDICTION, Answer, Draw, Statistic, Steps, TopClass
+from smoothcert.stats import top_class_p_value
 from smoothcert.stats.binomial import MAX_SAMPLES
-from smoothcert.types import Certificate, Prediction, UsageError, Votes
+from smoothcert.types import ABSTAIN, Certificate, Guarantee, Norm, Outcome, Prediction, UsageError, Votes
+
+PREDICTION_SAMPLES = 1_000
+"""Samples of PREDICT where a procedure has no number of its own."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,66 @@ class Task:
     seed: int
     index: int
 
+    def certificate(
+        self,
+        *,
+        guess: int,
+        p_lower: float,
+        norm: Norm,
+        alpha: float,
+        alpha_split: Mapping[str, float],
+        votes: Votes,
+        selection: Votes,
+        decisions: Mapping[float, Outcome] | None = None,
+        stages: tuple[Votes, ...] = (),
+    ) -> Certificate:
+        """The certificate that a lower bound on the guessed class's probability proves; abstains at ½ and below.
+
+        A target decided as certified is proved as such: rounding on the way from its threshold to the bound and back
+        must not shorten it.
+        """
+        proved = p_lower > 0.5
+        decisions = decisions or {}
+        targets = [target for target, outcome in decisions.items() if outcome is Outcome.CERTIFIED]
+        radius = max([float(self.noise.radius(p_lower, norm, self.dimension)), *targets])
+        overall = Outcome.CERTIFIED if proved else Outcome.UNDECIDED
+        return Certificate(
+            label=guess if proved else ABSTAIN,
+            radius=radius if proved else 0.0,
+            norm=norm,
+            guarantee=Guarantee.GLOBAL,
+            alpha=alpha,
+            alpha_split=alpha_split,
+            n=votes.n,
+            counts=votes.counts,
+            p_lower=p_lower,
+            n0=selection.n,
+            selection=selection.counts,
+            noise=repr(self.noise),
+            seed=self.seed,
+            index=self.index,
+            outcome=decisions[max(decisions)] if decisions else overall,
+            checkpoints=votes.checkpoints,
+            decisions=decisions,
+            stages=stages,
+        )
+
+    def top_class(self, n: int, alpha: float) -> Steps[Prediction]:
+        """PREDICT: the class with most of ``n`` votes, if the test of Hung and Fithian (2019) is sure of it."""
+        (votes,) = yield Draw(PREDICTION, n)
+        second, first = np.argsort(votes.counts, kind="stable")[-2:]
+        p_value = top_class_p_value(votes.counts[first], votes.counts[second])
+        return Prediction(
+            label=int(first) if p_value <= alpha else ABSTAIN,
+            p_value=p_value,
+            alpha=alpha,
+            n=votes.n,
+            counts=votes.counts,
+            noise=repr(self.noise),
+            seed=self.seed,
+            index=self.index,
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Procedure(ABC):
@@ -51,6 +116,11 @@ class Procedure(ABC):
 
     name: ClassVar[str]
     statistics: ClassVar[tuple[Statistic, ...]] = (TopClass(),)
+
+    @property
+    @abstractmethod
+    def expected_samples(self) -> int:
+        """Roughly what one input costs; decides whether it pays to prepare a faster runtime."""
 
     @abstractmethod
     def certify(self, task: Task) -> Steps[Certificate]:

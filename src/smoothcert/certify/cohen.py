@@ -8,9 +8,9 @@ from typing import ClassVar
 import numpy as np
 
 from smoothcert.certify.base import Procedure, Task, require_count, require_probability
-from smoothcert.sampling import ESTIMATION, PREDICTION, SELECTION, Draw, Steps
-from smoothcert.stats import lower_bound, top_class_p_value
-from smoothcert.types import ABSTAIN, Certificate, Guarantee, Norm, Prediction
+from smoothcert.sampling import ESTIMATION, SELECTION, Draw, Steps
+from smoothcert.stats import lower_bound
+from smoothcert.types import Certificate, Norm, Prediction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,42 +46,24 @@ class Cohen(Procedure):
         require_count("n", self.n)
         require_probability("alpha", self.alpha)
 
+    @property
+    def expected_samples(self) -> int:
+        return self.n0 + self.n
+
     def certify(self, task: Task) -> Steps[Certificate]:
         norm = task.noise.resolve_norm(self.norm)
         (selection,) = yield Draw(SELECTION, self.n0)
         guess = int(np.argmax(selection.counts))
         (votes,) = yield Draw(ESTIMATION, self.n)
-        p_lower = lower_bound(votes.counts[guess], votes.n, self.alpha)
-        certified = p_lower > 0.5
-        return Certificate(
-            label=guess if certified else ABSTAIN,
-            radius=float(task.noise.radius(p_lower, norm, task.dimension)) if certified else 0.0,
+        return task.certificate(
+            guess=guess,
+            p_lower=lower_bound(votes.counts[guess], votes.n, self.alpha),
             norm=norm,
-            guarantee=Guarantee.GLOBAL,
             alpha=self.alpha,
             alpha_split={"top class": self.alpha},
-            n=votes.n,
-            counts=votes.counts,
-            p_lower=p_lower,
-            n0=selection.n,
-            selection=selection.counts,
-            noise=repr(task.noise),
-            seed=task.seed,
-            index=task.index,
-            checkpoints=votes.checkpoints,
+            votes=votes,
+            selection=selection,
         )
 
     def predict(self, task: Task) -> Steps[Prediction]:
-        (votes,) = yield Draw(PREDICTION, self.n)
-        first, second = np.argsort(votes.counts, kind="stable")[::-1][:2]
-        p_value = top_class_p_value(votes.counts[first], votes.counts[second])
-        return Prediction(
-            label=int(first) if p_value <= self.alpha else ABSTAIN,
-            p_value=p_value,
-            alpha=self.alpha,
-            n=votes.n,
-            counts=votes.counts,
-            noise=repr(task.noise),
-            seed=task.seed,
-            index=task.index,
-        )
+        return task.top_class(self.n, self.alpha)

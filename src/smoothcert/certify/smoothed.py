@@ -100,8 +100,15 @@ class Smoothed:
         procedure = procedure or Cohen(n=1_000)
         return self._one(x, procedure, procedure.predict, seed, index)
 
-    def check(self, x: Any) -> Tensor:
+    def check(self, x: Any, procedure: Procedure | None = None) -> Tensor:
         """The input as a tensor ready to sample around.
+
+        Args:
+            x: One input.
+            procedure: A procedure whose settings must suit the noise and the input.
+
+        Returns:
+            The tensor, on the model's device and in its dtype.
 
         Raises:
             UsageError: If it has the wrong dtype, is not finite, lies outside the declared range, or the model cannot
@@ -127,6 +134,10 @@ class Smoothed:
         tensor = tensor.to(device=weight.device, dtype=weight.dtype).contiguous()
         with evaluating(self.model), torch.inference_mode():
             self.num_classes = self._probe(tensor)
+        if procedure is not None:
+            steps = procedure.certify(Task(self.noise, self.num_classes, tensor.numel(), seed=0, index=0))
+            next(steps)  # a procedure checks its settings before it asks for votes
+            steps.close()
         return tensor
 
     def run(

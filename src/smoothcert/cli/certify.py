@@ -11,13 +11,25 @@ from rich.console import Console
 from rich.progress import track
 
 from smoothcert import data, models
-from smoothcert.certify import PROCEDURES, Cohen, Smoothed
+from smoothcert.certify import Cohen, Smoothed
+from smoothcert.cli.procedures import (
+    N0,
+    Alpha,
+    Beta,
+    Budget,
+    Deadline,
+    N,
+    Name,
+    Radius,
+    Stages,
+    build_procedure,
+)
 from smoothcert.cli.results import show_table
 from smoothcert.noise import Gaussian
 from smoothcert.report.load import run_outcomes
 from smoothcert.store import certify_dataset
 from smoothcert.store.certification import select
-from smoothcert.types import UsageError, unknown_name
+from smoothcert.types import UsageError
 
 Model = Annotated[
     Path, typer.Argument(help="A checkpoint (.safetensors, or an earlier system's .pth.tar) or its folder.")
@@ -28,7 +40,6 @@ Data = Annotated[
 Split = Annotated[str, typer.Option(help="Which part of the dataset.")]
 Root = Annotated[Path | None, typer.Option("--data-root", help="Where datasets are kept.")]
 Sigma = Annotated[float | None, typer.Option(help="Noise level; by default the one the checkpoint was trained with.")]
-Alpha = Annotated[float, typer.Option(help="Probability that a statement is wrong.")]
 Every = Annotated[int, typer.Option(help="Take every this many-th input.")]
 Start = Annotated[int, typer.Option(help="First input.")]
 Stop = Annotated[int | None, typer.Option(help="End of the inputs, exclusive.")]
@@ -43,10 +54,15 @@ def certify(
     model: Model,
     data_name: Data,
     sigma: Sigma = None,
-    procedure: Annotated[str, typer.Option(help=f"How to certify: {', '.join(PROCEDURES)}.")] = "cohen",
-    n: Annotated[int, typer.Option("--n", help="Estimation samples per input.")] = 100_000,
-    n0: Annotated[int, typer.Option("--n0", help="Selection samples per input.")] = 100,
-    alpha: Alpha = 0.001,
+    procedure: Name = "cohen",
+    radius: Radius = None,
+    n: N = None,
+    n0: N0 = None,
+    alpha: Alpha = None,
+    beta: Beta = None,
+    stages: Stages = None,
+    budget: Budget = None,
+    deadline: Deadline = None,
     every: Every = 1,
     start: Start = 0,
     stop: Stop = None,
@@ -63,17 +79,28 @@ def certify(
 ) -> None:
     """Prove a radius for inputs of a dataset, and keep the evidence in a run folder.
 
-    Stop it at any time; the same command continues.
+    Stop it at any time; the same command continues. `cohen` finds the largest radius with a fixed number of samples;
+    `anytime` and `staged` decide whether given radii hold, usually with a hundredth of them.
 
     **Examples**
 
         smoothcert certify demo/models/sigma-0.25.safetensors --data digits
 
+        smoothcert certify lenet.safetensors --data mnist --procedure anytime --radius 0.5
+
         smoothcert certify cohen.pth.tar --data cifar10 --sigma 0.5 --every 20
     """
-    if procedure not in PROCEDURES:
-        raise unknown_name("procedure", procedure, PROCEDURES)
-    settings = Cohen(n0=n0, n=n, alpha=alpha)
+    settings = build_procedure(
+        procedure,
+        radius=radius,
+        n=n,
+        n0=n0,
+        alpha=alpha,
+        beta=beta,
+        stages=stages,
+        budget=budget,
+        deadline=deadline,
+    )
     smoothed, dataset, source = _prepare(model, data_name, sigma, split, data_root, batch_size, device, threads, arch)
     folder = run or Path("runs") / _run_name(model, dataset, smoothed)
     finished = certify_dataset(
@@ -88,7 +115,7 @@ def predict(
     data_name: Data,
     sigma: Sigma = None,
     n: Annotated[int, typer.Option("--n", help="Samples per input.")] = 1_000,
-    alpha: Alpha = 0.001,
+    alpha: Annotated[float, typer.Option(help="Probability that an answer is wrong.")] = 0.001,
     every: Every = 1,
     start: Start = 0,
     stop: Stop = None,

@@ -70,7 +70,7 @@ class Noise(ABC):
             dimension: Number of coordinates of an input, for norms whose radius depends on it.
 
         Returns:
-            The threshold for each r.
+            The threshold for each r, rounded up, so that a bound above it proves r; at most 1.
 
         Raises:
             UsageError: If r is negative or NaN, or the noise does not certify the norm.
@@ -78,7 +78,7 @@ class Noise(ABC):
         r = np.asarray(r, dtype=np.float64)
         if not np.all(r >= 0):
             raise UsageError("a radius must be a number ≥ 0.")
-        return self._threshold(r, self.resolve_norm(norm), dimension)
+        return np.minimum(self._threshold(r, self.resolve_norm(norm), dimension) * (1.0 + 1e-15), 1.0)
 
     @abstractmethod
     def _radius(self, p: FloatArray, norm: Norm, dimension: int | None) -> FloatArray: ...

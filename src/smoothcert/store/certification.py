@@ -6,6 +6,7 @@ import hashlib
 import os
 import platform
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from importlib.metadata import version
@@ -20,6 +21,9 @@ from smoothcert.certify import Procedure, Smoothed
 from smoothcert.sampling import BLOCK
 from smoothcert.store.run import Run, certificate_row, load_run, open_run
 from smoothcert.types import RunError, UsageError
+
+USUAL_SAMPLES = 100_000
+"""Samples per input in the papers; what early decisions are compared with."""
 
 
 class Indexable(Protocol):
@@ -66,7 +70,7 @@ def certify_dataset(
         RunError: If the folder cannot be written or holds a run of another configuration.
     """
     indices = select(len(dataset), every=every, start=start, stop=stop)
-    smoothed.check(dataset[indices[0]][0])
+    smoothed.check(dataset[indices[0]][0], procedure)
     config = {
         "kind": "certification",
         "procedure": procedure.config(),
@@ -83,9 +87,9 @@ def certify_dataset(
         strangers = writer.done - set(indices)
         if strangers:
             raise RunError(f"{run} holds rows for inputs that are not selected, such as {min(strangers)}.")
-        certified = sum(1 for row in writer.run.rows() if row["predict"] >= 0) if writer.done else 0
+        outcomes = Counter(row["outcome"] for row in writer.run.rows()) if writer.done else Counter[str]()
         task = bar.add_task("certify", total=len(indices), completed=len(writer.done), detail="")
-        begin, drawn = time.perf_counter(), 0
+        begin, answered, drawn = time.perf_counter(), 0, 0
         labels: dict[int, int] = {}
 
         def inputs() -> Iterator[tuple[int, Any]]:
@@ -97,10 +101,9 @@ def certify_dataset(
 
         for job, certificate in smoothed.run(inputs(), procedure, procedure.certify, seed=seed):
             writer.append(certificate_row(certificate, labels.pop(job.index), job.seconds))
-            drawn += certificate.samples
-            certified += not certificate.abstained
-            rate = drawn / (time.perf_counter() - begin)
-            bar.update(task, advance=1, detail=f"{rate:,.0f} samples/s · {certified} certified")
+            outcomes[certificate.outcome.value] += 1
+            answered, drawn = answered + 1, drawn + certificate.samples
+            bar.update(task, advance=1, detail=_detail(outcomes, answered, drawn, time.perf_counter() - begin))
         writer.seal()
     return load_run(run)
 
@@ -161,6 +164,14 @@ def _session(smoothed: Smoothed, source: Mapping[str, Any] | None) -> dict[str, 
         "batch_size": smoothed.batch_size,
         "source": dict(source) if source else None,
     }
+
+
+def _detail(outcomes: Counter[str], answered: int, drawn: int, seconds: float) -> str:
+    """What the bar says beside the number of inputs: outcomes, speed, and what early decisions save."""
+    parts = [f"{outcomes[name]} {name}" for name in ("certified", "refuted") if outcomes[name]]
+    parts.append(f"{drawn / seconds:,.0f} samples/s")
+    saved = 1 - drawn / (answered * USUAL_SAMPLES)
+    return " · ".join([*parts, f"{saved:.1%} of {USUAL_SAMPLES:,} saved"] if saved > 0 else parts)
 
 
 def _bar(enabled: bool) -> Progress:

@@ -47,6 +47,9 @@ SCHEMA = pa.schema(
         ("n0", pa.int64()),
         ("selection", _votes),
         ("checkpoints", pa.list_(pa.struct([("n", pa.int64()), ("counts", _votes)]))),
+        ("outcome", pa.string()),
+        ("decisions", pa.list_(pa.struct([("radius", pa.float64()), ("outcome", pa.string())]))),
+        ("stages", pa.list_(pa.struct([("n", pa.int64()), ("counts", _votes)]))),
         ("seconds", pa.float64()),
     ]
 )
@@ -72,6 +75,9 @@ def certificate_row(certificate: Certificate, label: int, seconds: float) -> Row
         "n0": c.n0,
         "selection": list(c.selection),
         "checkpoints": [{"n": n, "counts": list(counts)} for n, counts in c.checkpoints.items()],
+        "outcome": c.outcome.value,
+        "decisions": [{"radius": radius, "outcome": outcome.value} for radius, outcome in c.decisions.items()],
+        "stages": [{"n": stage.n, "counts": list(stage.counts)} for stage in c.stages],
         "seconds": seconds,
     }
 
@@ -111,13 +117,12 @@ class Run:
         return pa.concat_tables(pieces, promote_options="default").sort_by("index")
 
     def rows(self) -> list[Row]:
-        """All rows as dicts, ordered by input index; ``checkpoints`` and ``alpha_split`` as mappings."""
+        """All rows as dicts, ordered by input index; ``checkpoints``, ``alpha_split`` and ``decisions`` as mappings."""
         rows: list[Row] = self.table().to_pylist()
         for row in rows:
-            if row.get("checkpoints") is not None:
-                row["checkpoints"] = {point["n"]: point["counts"] for point in row["checkpoints"]}
-            if row.get("alpha_split") is not None:
-                row["alpha_split"] = {part["bound"]: part["alpha"] for part in row["alpha_split"]}
+            for column in ("checkpoints", "alpha_split", "decisions"):
+                if row.get(column) is not None:
+                    row[column] = dict(tuple(entry.values()) for entry in row[column])
         return rows
 
 

@@ -1,0 +1,130 @@
+"""Certify a target radius with a test that may stop at any time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from smoothcert.certify.base import PREDICTION_SAMPLES, Procedure, Task, require_count, require_probability
+from smoothcert.certify.targets import require_radii, unreachable
+from smoothcert.sampling import ESTIMATION, SELECTION, Draw, Steps
+from smoothcert.stats import Prior, anytime_lower_bound, boundary, check_times
+from smoothcert.types import Certificate, Norm, Outcome, Prediction, UsageError, Votes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Anytime(Procedure):
+    """Look at the votes again and again and stop as soon as they decide; the guarantee holds at any stopping time.
+
+    A mixture e-process (Ville, 1939; Robbins, 1970) is compared with 1/α at every check. Clear inputs are decided
+    after a few dozen samples. With several radii each is decided from the same votes: a radius counts as certified
+    only when all smaller ones are, so α need not be split. Stopped by a budget or a deadline, the certificate carries
+    the radius of the confidence sequence, which is valid at that moment too.
+
+    Args:
+        radius: The target radius or radii; None to spend the whole budget on the largest radius.
+        alpha: Probability of any false certificate.
+        beta: Probability of giving up a radius that could be certified.
+        n_max: The budget: most estimation samples per input.
+        n0: Selection samples; they guess the class and inform the test's prior.
+        deadline: Most seconds per input, counted from its first sample; answers then depend on the machine's speed.
+        norm: Norm of the radius; the noise's own by default.
+
+    Raises:
+        UsageError: If a radius is not positive, alpha or beta outside (0, 1), or the deadline not positive.
+    """
+
+    name: ClassVar[str] = "anytime"
+
+    radius: float | Sequence[float] | None = None
+    alpha: float = 0.001
+    beta: float = 0.001
+    n_max: int = 100_000
+    n0: int = 100
+    deadline: float | None = None
+    norm: Norm | str | None = None
+
+    def __post_init__(self) -> None:
+        radii = self.radii
+        require_radii(*radii)
+        if len(set(radii)) < len(radii):
+            raise UsageError(f"a target radius is given twice in {radii}.")
+        require_count("n_max", self.n_max)
+        require_count("n0", self.n0)
+        require_probability("alpha", self.alpha)
+        require_probability("beta", self.beta)
+        if self.deadline is not None and not self.deadline > 0:
+            raise UsageError(f"the deadline must be a positive number of seconds, got {self.deadline!r}.")
+        if not isinstance(self.radius, (int, float, type(None))):
+            object.__setattr__(self, "radius", radii)
+
+    @property
+    def radii(self) -> tuple[float, ...]:
+        """The target radii, smallest first."""
+        if self.radius is None:
+            return ()
+        return (self.radius,) if isinstance(self.radius, (int, float)) else tuple(sorted(self.radius))
+
+    @property
+    def expected_samples(self) -> int:
+        return self.n0 + (min(self.n_max, 1_000) if self.radii else self.n_max)
+
+    def certify(self, task: Task) -> Steps[Certificate]:
+        norm = task.noise.resolve_norm(self.norm)
+        thresholds = [float(task.noise.threshold(r, norm, task.dimension)) for r in self.radii]
+        self._check_reach(task, norm, thresholds)
+        (selection,) = yield Draw(SELECTION, self.n0)
+        guess = int(np.argmax(selection.counts))
+        prior = Prior.informed(selection.counts[guess], selection.n)
+        tests = [boundary(t, self.alpha, self.beta, self.n_max, prior) for t in thresholds]
+        begin = time.monotonic()
+        counts, checkpoints = np.zeros(task.num_classes, dtype=np.int64), dict[int, tuple[int, ...]]()
+        certified, refuted, p_lower, n = 0, len(tests), 0.0, 0  # radii below `certified` are, from `refuted` on are not
+        for check, until in enumerate(check_times(self.n_max).tolist()):
+            (votes,) = yield Draw(ESTIMATION, until - n, start=n)
+            checkpoints.update(votes.checkpoints if n == 0 else {})
+            counts, n = counts + votes.counts, until
+            k = int(counts[guess])
+            if certified < refuted and k >= tests[certified].certify[check]:
+                p_lower = max(p_lower, anytime_lower_bound(k, n, self.alpha, prior, thresholds))
+                while certified < refuted and p_lower >= thresholds[certified]:
+                    certified += 1
+            while refuted > certified and k <= tests[refuted - 1].refute[check]:
+                refuted -= 1
+            late = self.deadline is not None and time.monotonic() - begin > self.deadline
+            if late or (tests and certified == refuted):
+                break
+            if n in _POWERS_OF_TEN and n < self.n_max:
+                checkpoints[n] = tuple(counts.tolist())
+        p_lower = max(p_lower, anytime_lower_bound(int(counts[guess]), n, self.alpha, prior, thresholds))
+        outcomes = (
+            [Outcome.CERTIFIED] * certified
+            + [Outcome.UNDECIDED] * (refuted - certified)
+            + [Outcome.REFUTED] * (len(tests) - refuted)
+        )
+        return task.certificate(
+            guess=guess,
+            p_lower=p_lower,
+            norm=norm,
+            alpha=self.alpha,
+            alpha_split={"top class, at any time": self.alpha},
+            votes=Votes(n=n, counts=tuple(counts.tolist()), checkpoints=checkpoints),
+            selection=selection,
+            decisions=dict(zip(self.radii, outcomes, strict=True)),
+        )
+
+    def predict(self, task: Task) -> Steps[Prediction]:
+        return task.top_class(PREDICTION_SAMPLES, self.alpha)
+
+    def _check_reach(self, task: Task, norm: Norm, thresholds: list[float]) -> None:
+        if thresholds and boundary(thresholds[-1], self.alpha, None, self.n_max).certify[-1] > self.n_max:
+            reach = anytime_lower_bound(self.n_max, self.n_max, self.alpha)
+            words = f"n_max = {self.n_max:,}"
+            raise unreachable(self.radii[-1], task, norm, reach, thresholds[-1], self.alpha, words)
+
+
+_POWERS_OF_TEN = frozenset(10**e for e in range(1, 10))

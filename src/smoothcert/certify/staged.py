@@ -1,0 +1,98 @@
+"""CertifyAdp: certify a target radius in stages of fresh samples (Horváth et al., 2022)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from smoothcert.certify.base import PREDICTION_SAMPLES, Procedure, Task, require_count, require_probability
+from smoothcert.certify.targets import require_radii, unreachable
+from smoothcert.sampling import ESTIMATION, SELECTION, Draw, Steps
+from smoothcert.stats import lower_bound, stage_boundaries
+from smoothcert.types import Certificate, Norm, Outcome, Prediction, UsageError, Votes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Staged(Procedure):
+    """Certify or give up on a target radius early, in stages of fresh samples.
+
+    CertifyAdp of Horváth, Müller, Fischer and Vechev (2022), Algorithm 2. The class is guessed once; stage j certifies
+    with a lower bound at α/s and aborts with an upper bound at β/(s − 1), never in the last stage. The radius of the
+    certificate is the one the deciding stage's own bound proves, at least the target when certified.
+
+    Args:
+        radius: The target radius.
+        stages: Samples of each stage, increasing; ``last_stage_size`` keeps the reach of a fixed n.
+        alpha: Probability of a false certificate.
+        beta: Probability of giving up although the target could be certified.
+        n0: Selection samples.
+        norm: Norm of the radius; the noise's own by default.
+
+    Raises:
+        UsageError: If the radius is not positive, the stages do not increase, or alpha or beta is outside (0, 1).
+    """
+
+    name: ClassVar[str] = "staged"
+
+    radius: float
+    stages: Sequence[int] = (100, 1_000, 10_000, 120_000)
+    alpha: float = 0.001
+    beta: float = 0.0001
+    n0: int = 100
+    norm: Norm | str | None = None
+
+    def __post_init__(self) -> None:
+        require_radii(self.radius)
+        for size in self.stages:
+            require_count("each stage", size)
+        if not self.stages or any(a >= b for a, b in zip(self.stages, self.stages[1:], strict=False)):
+            raise UsageError(f"stages must increase, such as 100,1000,10000; got {tuple(self.stages)}.")
+        if len(self.stages) > 30:
+            raise UsageError(f"at most 30 stages can be told apart by the noise seed, got {len(self.stages)}.")
+        require_count("n0", self.n0)
+        require_probability("alpha", self.alpha)
+        require_probability("beta", self.beta)
+        object.__setattr__(self, "stages", tuple(self.stages))
+
+    @property
+    def expected_samples(self) -> int:
+        return self.n0 + sum(self.stages[:2])
+
+    def certify(self, task: Task) -> Steps[Certificate]:
+        norm = task.noise.resolve_norm(self.norm)
+        threshold = float(task.noise.threshold(self.radius, norm, task.dimension))
+        level = self.alpha / len(self.stages)
+        reach = lower_bound(self.stages[-1], self.stages[-1], level)
+        if reach <= threshold:
+            raise unreachable(self.radius, task, norm, reach, threshold, level, f"a last stage of {self.stages[-1]:,}")
+        boundaries = stage_boundaries(threshold, self.stages, self.alpha, self.beta)
+        (selection,) = yield Draw(SELECTION, self.n0)
+        guess = int(np.argmax(selection.counts))
+        outcome, drawn = Outcome.UNDECIDED, list[Votes]()
+        for stage, size in enumerate(self.stages):
+            (votes,) = yield Draw(ESTIMATION + stage, size)
+            drawn.append(votes)
+            if votes.counts[guess] >= boundaries.certify[stage]:
+                outcome = Outcome.CERTIFIED
+                break
+            if votes.counts[guess] <= boundaries.abort[stage]:
+                outcome = Outcome.REFUTED
+                break
+        total = np.sum([votes.counts for votes in drawn], axis=0).tolist()
+        return task.certificate(
+            guess=guess,
+            p_lower=lower_bound(drawn[-1].counts[guess], drawn[-1].n, level),
+            norm=norm,
+            alpha=self.alpha,
+            alpha_split={f"stage {stage}": level for stage in range(1, len(self.stages) + 1)},
+            votes=Votes(n=sum(votes.n for votes in drawn), counts=tuple(total)),
+            selection=selection,
+            decisions={self.radius: outcome},
+            stages=tuple(drawn),
+        )
+
+    def predict(self, task: Task) -> Steps[Prediction]:
+        return task.top_class(PREDICTION_SAMPLES, self.alpha)

@@ -1,0 +1,38 @@
+"""Target radii: what is asked of them, and what is said when they are out of reach."""
+
+from __future__ import annotations
+
+import math
+
+from smoothcert.certify.base import Task
+from smoothcert.stats import samples_needed
+from smoothcert.types import Norm, UsageError, radius_text
+
+
+def require_radii(*radii: float) -> None:
+    """Refuse a target radius that is not a positive number."""
+    for radius in radii:
+        if isinstance(radius, bool) or not (isinstance(radius, (int, float)) and 0 < radius < math.inf):
+            raise UsageError(f"a target radius must be a positive number, got {radius!r}.")
+
+
+def unreachable(
+    radius: float, task: Task, norm: Norm, reach: float, threshold: float, alpha: float, samples: str
+) -> UsageError:
+    """The error for a target that the samples cannot certify even if every vote agrees.
+
+    Args:
+        radius: The target.
+        task: The input's task, for its noise.
+        norm: The norm of the radius.
+        reach: The largest lower bound the samples can give.
+        threshold: The bound the target needs.
+        alpha: The level of the bound.
+        samples: The samples in words.
+    """
+    largest = radius_text(float(task.noise.radius(reach, norm, task.dimension)))
+    needed = f"{samples_needed(threshold, alpha):,} or more" if threshold < 1 else "no number"
+    return UsageError(
+        f"radius {radius:g} cannot be certified with {samples} samples at alpha = {alpha:g}: the largest is {largest}, "
+        f"and this one needs {needed}; lower the radius, or raise the samples or the noise."
+    )
