@@ -65,7 +65,7 @@ def test_nobody_imports_the_command_line():
     ("folder", "shared", "registry"),
     [
         ("noise", {"base"}, {type_.__module__ for type_ in NOISES.values()}),
-        ("certify", {"base", "smoothed"}, {type_.__module__ for type_ in PROCEDURES.values()}),
+        ("certify", {"base", "plan", "smoothed", "targets"}, {type_.__module__ for type_ in PROCEDURES.values()}),
         ("training/methods", {"base"}, {loss.__module__ for loss in METHODS.values()}),
     ],
 )

@@ -9,7 +9,7 @@ Example:
 """
 
 from smoothcert import data, models
-from smoothcert.certify import Cohen, Procedure, Smoothed
+from smoothcert.certify import Anytime, Cohen, Procedure, Smoothed, Staged
 from smoothcert.models import load_model
 from smoothcert.noise import Gaussian, Noise
 from smoothcert.store import Run, certify_dataset, load_run, read_log, write_log
@@ -19,6 +19,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ABSTAIN",
+    "Anytime",
     "Certificate",
     "Cohen",
     "Gaussian",
@@ -30,6 +31,7 @@ __all__ = [
     "Run",
     "SmoothcertError",
     "Smoothed",
+    "Staged",
     "certify_dataset",
     "data",
     "load_model",

@@ -7,10 +7,10 @@ import pytest
 import torch
 from scipy import stats
 
-from smoothcert import ABSTAIN, Certificate, Cohen, Gaussian, Guarantee, Norm, Smoothed
+from smoothcert import ABSTAIN, Anytime, Certificate, Cohen, Gaussian, Guarantee, Norm, Smoothed, Staged
 from smoothcert.certify import PROCEDURES, Task, answer
 from smoothcert.stats import lower_bound
-from smoothcert.types import UsageError, Votes
+from smoothcert.types import Outcome, UsageError, Votes
 
 X = torch.tensor([0.9, 0.5])
 
@@ -195,14 +195,14 @@ def test_refuses_seeds_out_of_range(half_space):
 @pytest.mark.parametrize("name", PROCEDURES)
 def test_every_procedure_keeps_its_contract(name):
     """Runs on recorded votes, without a model; abstains on even votes, certifies unanimous ones."""
-    procedure = {"cohen": Cohen(n=1000)}[name]
+    procedure = {"cohen": Cohen(n=1000), "staged": Staged(radius=0.1), "anytime": Anytime(radius=0.1)}[name]
     task = Task(Gaussian(0.5), 2, 4, seed=0, index=0)
     even = lambda request: (Votes(request.n, (request.n // 2, request.n // 2)),)  # noqa: E731
     sure = lambda request: (Votes(request.n, (0, request.n)),)  # noqa: E731
     assert answer(procedure.certify(task), even).label == ABSTAIN
     assert answer(procedure.predict(task), even).label == ABSTAIN
     certificate = answer(procedure.certify(task), sure)
-    assert (certificate.label, certificate.radius > 0) == (1, True)
+    assert (certificate.label, certificate.radius > 0, certificate.outcome) == (1, True, Outcome.CERTIFIED)
     assert answer(procedure.predict(task), sure).label == 1
     assert sum(certificate.alpha_split.values()) <= certificate.alpha
     assert procedure.config()["name"] == name

@@ -12,7 +12,7 @@ import numpy as np
 from smoothcert.certify.base import PREDICTION_SAMPLES, Procedure, Task, require_count, require_probability
 from smoothcert.certify.targets import require_radii, unreachable
 from smoothcert.sampling import ESTIMATION, SELECTION, Draw, Steps
-from smoothcert.stats import Prior, anytime_lower_bound, boundary, check_times
+from smoothcert.stats import LAST_LOOK, Prior, anytime_lower_bound, boundary, check_times, nested_boundaries
 from smoothcert.types import Certificate, Norm, Outcome, Prediction, UsageError, Votes
 
 
@@ -54,6 +54,7 @@ class Anytime(Procedure):
         if len(set(radii)) < len(radii):
             raise UsageError(f"a target radius is given twice in {radii}.")
         require_count("n_max", self.n_max)
+        check_times(self.n_max)  # has limits of its own
         require_count("n0", self.n0)
         require_probability("alpha", self.alpha)
         require_probability("beta", self.beta)
@@ -79,18 +80,19 @@ class Anytime(Procedure):
         self._check_reach(task, norm, thresholds)
         (selection,) = yield Draw(SELECTION, self.n0)
         guess = int(np.argmax(selection.counts))
-        prior = Prior.informed(selection.counts[guess], selection.n)
-        tests = [boundary(t, self.alpha, self.beta, self.n_max, prior) for t in thresholds]
+        prior = Prior.informed(selection.n - _coarse(selection.n - selection.counts[guess], selection.n), selection.n)
+        tests = nested_boundaries(thresholds, self.alpha, self.beta, self.n_max, prior) if thresholds else ()
+        times = check_times(self.n_max).tolist()
         begin = time.monotonic()
         counts, checkpoints = np.zeros(task.num_classes, dtype=np.int64), dict[int, tuple[int, ...]]()
         certified, refuted, p_lower, n = 0, len(tests), 0.0, 0  # radii below `certified` are, from `refuted` on are not
-        for check, until in enumerate(check_times(self.n_max).tolist()):
+        for check, until in enumerate(times):
             (votes,) = yield Draw(ESTIMATION, until - n, start=n)
             checkpoints.update(votes.checkpoints if n == 0 else {})
             counts, n = counts + votes.counts, until
             k = int(counts[guess])
             if certified < refuted and k >= tests[certified].certify[check]:
-                p_lower = max(p_lower, anytime_lower_bound(k, n, self.alpha, prior, thresholds))
+                p_lower = max(p_lower, self._bound(k, n, prior, thresholds))
                 while certified < refuted and p_lower >= thresholds[certified]:
                     certified += 1
             while refuted > certified and k <= tests[refuted - 1].refute[check]:
@@ -100,7 +102,7 @@ class Anytime(Procedure):
                 break
             if n in _POWERS_OF_TEN and n < self.n_max:
                 checkpoints[n] = tuple(counts.tolist())
-        p_lower = max(p_lower, anytime_lower_bound(int(counts[guess]), n, self.alpha, prior, thresholds))
+        p_lower = max(p_lower, self._bound(int(counts[guess]), n, prior, thresholds))
         outcomes = (
             [Outcome.CERTIFIED] * certified
             + [Outcome.UNDECIDED] * (refuted - certified)
@@ -120,11 +122,26 @@ class Anytime(Procedure):
     def predict(self, task: Task) -> Steps[Prediction]:
         return task.top_class(PREDICTION_SAMPLES, self.alpha)
 
+    def _bound(self, k: int, n: int, prior: Prior, thresholds: list[float]) -> float:
+        """The anytime bound; the targets are points of its grid, so one α covers it and every decision."""
+        return anytime_lower_bound(k, n, self.alpha, prior, extra=thresholds, last=n == self.n_max)
+
     def _check_reach(self, task: Task, norm: Norm, thresholds: list[float]) -> None:
-        if thresholds and boundary(thresholds[-1], self.alpha, None, self.n_max).certify[-1] > self.n_max:
-            reach = anytime_lower_bound(self.n_max, self.n_max, self.alpha)
-            words = f"n_max = {self.n_max:,}"
-            raise unreachable(self.radii[-1], task, norm, reach, thresholds[-1], self.alpha, words)
+        if not thresholds:
+            return
+        highest = thresholds[-1]
+        if highest >= 1 or boundary(highest, self.alpha, None, self.n_max).certify[-1] > self.n_max:
+            reach = anytime_lower_bound(self.n_max, self.n_max, self.alpha, last=True)
+            words = f"a budget of {self.n_max:,}"
+            raise unreachable(self.radii[-1], task, norm, reach, highest, LAST_LOOK * self.alpha, words)
+
+
+def _coarse(dissent: int, n0: int) -> int:
+    """The dissenting selection votes, rounded to a few values so that inputs share the tables of their tests."""
+    values = [0]
+    while values[-1] < n0:
+        values.append(max(values[-1] + 1, round(1.5 * values[-1])))
+    return min(min(values, key=lambda value: abs(value - dissent)), n0)
 
 
 _POWERS_OF_TEN = frozenset(10**e for e in range(1, 10))

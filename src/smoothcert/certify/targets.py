@@ -6,6 +6,7 @@ import math
 
 from smoothcert.certify.base import Task
 from smoothcert.stats import samples_needed
+from smoothcert.stats.binomial import MAX_SAMPLES
 from smoothcert.types import Norm, UsageError, radius_text
 
 
@@ -31,8 +32,9 @@ def unreachable(
         samples: The samples in words.
     """
     largest = radius_text(float(task.noise.radius(reach, norm, task.dimension)))
-    needed = f"{samples_needed(threshold, alpha):,} or more" if threshold < 1 else "no number"
+    needed = samples_needed(threshold, alpha) if threshold < 1 else MAX_SAMPLES + 1
+    more = f"{needed:,} or more" if needed <= MAX_SAMPLES else f"more than {MAX_SAMPLES:,}"
     return UsageError(
         f"radius {radius:g} cannot be certified with {samples} samples at alpha = {alpha:g}: the largest is {largest}, "
-        f"and this one needs {needed}; lower the radius, or raise the samples or the noise."
+        f"and this one needs {more}; lower the radius, or raise the samples or the noise."
     )

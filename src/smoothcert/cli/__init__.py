@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import smoothcert
-from smoothcert.cli import certify, data, demo, results
+from smoothcert.cli import certify, data, demo, plan, results
 from smoothcert.types import SmoothcertError
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ app = typer.Typer(
     "changes.\n\nStart with `smoothcert demo`.",
 )
 app.command("demo")(demo.demo)
+app.command("plan")(plan.plan)
 app.command("certify")(certify.certify)
 app.command("predict")(certify.predict)
 app.command("table")(results.table)

@@ -1,122 +1,56 @@
 """Sequential tests of a vote share against a threshold, and a confidence bound that holds at any time.
 
-After n votes, k of them for the guessed class, the evidence that its probability p exceeds the threshold t is
+The test stops when the evidence of :mod:`smoothcert.stats.evalues` reaches 1/alpha that p exceeds the threshold, or
+1/beta that it does not; by Ville's (1939) inequality both errors hold over all looks together. No test with error alpha
+needs fewer than about log(1/alpha) / KL(p‖threshold) votes on average (Wald, 1945).
 
-    E_up(n, k) = ∫ q^k (1 − q)^(n − k) dπ(q | q > t) / (t^k (1 − t)^(n − k)),
-
-a supermartingale under every p ≤ t, so P(E_up ever ≥ 1/alpha) ≤ alpha (Ville, 1939): one may look as often as one
-likes and stop whenever one likes. E_down is the same over q < t and tests p ≥ t. Mixtures over a prior π are due to
-Robbins (1970); Howard et al. (2021) survey them; no test with error alpha needs fewer than log(1/alpha) / KL(p‖t)
-votes on average (Wald, 1945).
+A quarter of alpha is kept for a last look: at n_max, fixed in advance, the Clopper–Pearson bound at alpha/4 may reject
+too; by the union bound the e-process at 3/4 alpha and the last look together stay within alpha. This makes the test at
+n_max as strong as the last of four stages of :mod:`smoothcert.stats.staged`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy import signal, special, stats
 
-from smoothcert.stats.binomial import FloatArray, IntArray, _as_given, _whole
+from smoothcert.stats.binomial import FloatArray, IntArray, lower_bound, upper_bound
+from smoothcert.stats.evalues import JEFFREYS, MAX_VOTES, Prior, Side, checked_votes, log_e
 from smoothcert.types import UsageError
 
 BLOCK = 20
-"""Votes come in blocks of so many; the test looks after whole blocks."""
+"""Noise is drawn in blocks of so many copies; the test looks after whole blocks."""
 
-Side = Literal["up", "down"]
+GROWTH = 0.02
+"""Relative distance of two looks. 5 % costs 0.03 × Wald's bound more votes on average, 1 % saves another 0.01."""
+
+LAST_LOOK = 0.25
+"""Share of alpha, and of beta, kept for the look at n_max."""
+
+GRID = np.asarray(special.ndtr(np.arange(1201) * 0.005))
+"""Thresholds of the anytime bound: radii 0, 0.005, …, 6 in units of sigma for Gaussian noise."""
 
 
-@dataclass(frozen=True)
-class Prior:
-    """A finite mixture of Beta distributions over the probability of the guessed class.
+@dataclass(frozen=True, eq=False)
+class Boundary:
+    """Where the sequential test stops.
 
     Attributes:
-        weights: Positive weights of the components, summing to 1.
-        a: First Beta parameter of each component.
-        b: Second Beta parameter of each component.
+        threshold: The threshold p is tested against.
+        alpha: Probability to certify although p ≤ threshold.
+        beta: Probability to refute although p ≥ threshold; None when the test never refutes.
+        n: Numbers of votes at which the test looks.
+        certify: The smallest count that certifies at each look, n + 1 where none does.
+        refute: The largest count that refutes at each look, −1 where none does.
     """
 
-    weights: tuple[float, ...]
-    a: tuple[float, ...]
-    b: tuple[float, ...]
-    separate: bool = False
-
-    @classmethod
-    def informed(cls, k0: int, n0: int, w=0.9, s=1.0, separate=False) -> Prior:
-        return cls((w, 1 - w), (k0 * s + 0.5, 0.5), ((n0 - k0) * s + 0.5, 0.5), separate)
-
-
-JEFFREYS = Prior((1.0,), (0.5,), (0.5,))
-
-
-def log_e_up(k: ArrayLike, n: ArrayLike, threshold: ArrayLike, prior: Prior = JEFFREYS) -> float | FloatArray:
-    return _as_given(_log_e(*_checked(k, n, threshold), prior, "up"))
-
-
-def log_e_down(k: ArrayLike, n: ArrayLike, threshold: ArrayLike, prior: Prior = JEFFREYS) -> float | FloatArray:
-    return _as_given(_log_e(*_checked(k, n, threshold), prior, "down"))
-
-
-def _log_e(k: FloatArray, n: FloatArray, t: FloatArray, prior: Prior, side: Side) -> FloatArray:
-    joint, before = [], []
-    for weight, a, b in zip(prior.weights, prior.a, prior.b, strict=True):
-        p0 = _log_part(np.asarray(a), np.asarray(b), t, side)
-        before.append(np.log(weight) + p0 * (not prior.separate))
-        joint.append(
-            np.log(weight) + special.betaln(a + k, b + n - k) - special.betaln(a, b) + _log_part(a + k, b + n - k, t, side) - p0 * prior.separate
-        )
-    evidence = np.logaddexp.reduce(joint) - np.logaddexp.reduce(before)
-    allowance = 1e-9 + 1e-13 * n
-    return np.asarray(evidence - k * np.log(t) - (n - k) * np.log1p(-t) - allowance, dtype=np.float64)
-
-
-def _log_part(a: FloatArray, b: FloatArray, t: FloatArray, side: Side) -> FloatArray:
-    """Logarithm of the mass of Beta(a, b) above (up) or below (down) t."""
-    a, b, t = np.broadcast_arrays(a, b, t)
-    mass = special.betaincc(a, b, t) if side == "up" else special.betainc(a, b, t)
-    tiny = mass < 1e-290
-    out = np.asarray(np.log(np.where(tiny, 1.0, mass)))
-    if np.any(tiny):
-        a, b, x = (b[tiny], a[tiny], 1.0 - t[tiny]) if side == "up" else (a[tiny], b[tiny], t[tiny])
-        out[tiny] = _log_tail(a, b, x)
-    return out
-
-
-def _log_tail(a: FloatArray, b: FloatArray, x: FloatArray) -> FloatArray:
-    """Logarithm of the regularised incomplete beta function far below the mean, by its continued fraction.
-
-    DLMF 8.17.22.
-    """
-    rest = np.zeros_like(x)
-    for m in range(60, -1, -1):
-        if m > 0:
-            pass
-        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)) / (1.0 + rest)
-        rest = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)) / (1.0 + odd) if m else odd
-    return a * np.log(x) + b * np.log1p(-x) - np.log(a) - special.betaln(a, b) - np.log1p(rest)
-
-
-def _checked(k, n, threshold):
-    k, n = _whole(k, "k"), _whole(n, "n")
-    threshold = np.asarray(threshold, dtype=np.float64)
-    return tuple(np.broadcast_arrays(k.astype(float), n.astype(float), threshold))
-
-
-def check_times(n_max: int, growth=0.05, block=BLOCK) -> IntArray:
-    times = {n_max, *(10**e for e in range(2, 12) if 10**e < n_max)}
-    n = block
-    while n < n_max:
-        times.add(n)
-        n = max(n + block, int(n * (1 + growth)) // block * block)
-    return np.array(sorted(times), dtype=np.int64)
-
-
-@dataclass(frozen=True)
-class Boundary:
     threshold: float
     alpha: float
     beta: float | None
@@ -125,68 +59,221 @@ class Boundary:
     refute: IntArray
 
 
-@lru_cache(maxsize=4096)
-def boundary(threshold: float, alpha: float, beta: float | None, n_max: int, prior: Prior = JEFFREYS, growth=0.05, block=BLOCK) -> Boundary:
-    n = check_times(n_max, growth, block)
-    certify = _smallest(n, threshold, alpha, prior, "up")
-    refute = np.full_like(n, -1) if beta is None else n - _smallest(n, threshold, beta, prior, "down")
-    return Boundary(threshold, alpha, beta, n, certify, refute)
-
-
-def _smallest(n, threshold, level, prior, side):
-    """Smallest count (of the guessed class for up, of the others for down) whose e-value reaches 1/level; n+1 if none."""
-    low, high = np.full_like(n, -1), n + 1
-    nf, t = n.astype(float), np.full(n.shape, threshold)
-    while np.any(high - low > 1):
-        middle = (low + high) // 2
-        m = np.clip(middle, 0, n)
-        k = m if side == "up" else n - m
-        enough = _log_e(k.astype(float), nf, t, prior, side) >= -np.log(level)
-        move = high - low > 1
-        high = np.where(move & enough, middle, high)
-        low = np.where(move & ~enough, middle, low)
-    return high
-
-
 class Characteristics(NamedTuple):
+    """How the sequential test ends: probabilities of its three outcomes and the mean number of votes."""
+
     certify: float
     refute: float
     undecided: float
     expected_n: float
 
 
+def check_times(n_max: int) -> IntArray:
+    """Numbers of votes at which the test looks: whole blocks 2 % apart, powers of ten from 100 on, and ``n_max``.
+
+    Args:
+        n_max: The last look, between 20 and 10⁷.
+
+    Returns:
+        The strictly increasing numbers of votes.
+
+    Raises:
+        UsageError: If ``n_max`` is out of range.
+    """
+    if not BLOCK <= n_max <= MAX_VOTES:
+        raise UsageError(f"n_max must be between {BLOCK} and {MAX_VOTES:,}, got {n_max}.")
+    times = {n_max, *(10**e for e in range(2, 8) if 10**e < n_max)}
+    n = BLOCK
+    while n < n_max:
+        times.add(n)
+        n = max(n + BLOCK, round(n * (1.0 + GROWTH) / BLOCK) * BLOCK)
+    return np.array(sorted(times), dtype=np.int64)
+
+
+@lru_cache(maxsize=4096)
+def boundary(threshold: float, alpha: float, beta: float | None, n_max: int, prior: Prior = JEFFREYS) -> Boundary:
+    """The stopping boundary of the test, tabulated; cached, so that all inputs share it.
+
+    Args:
+        threshold: The threshold, in [½, 1).
+        alpha: Probability to certify although p ≤ threshold, over all looks together.
+        beta: Probability to refute although p ≥ threshold, likewise; None to never refute.
+        n_max: The last look.
+        prior: The prior on p.
+
+    Returns:
+        The boundary at the looks of :func:`check_times`.
+
+    Raises:
+        UsageError: If an argument is out of range.
+    """
+    _check_levels(alpha, beta)
+    checked_votes(0, 1, threshold)
+    n = check_times(n_max)
+    certify = _smallest(n, threshold, alpha, prior, "up")
+    refute = np.full_like(n, -1) if beta is None else n - _smallest(n, threshold, beta, prior, "down")
+    for array in (n, certify, refute):
+        array.flags.writeable = False
+    return Boundary(threshold, alpha, beta, n, certify, refute)
+
+
+def nested_boundaries(
+    thresholds: Sequence[float], alpha: float, beta: float | None, n_max: int, prior: Prior = JEFFREYS
+) -> tuple[Boundary, ...]:
+    """Boundaries for several thresholds tested on one stream of votes, all decisions valid together at alpha and beta.
+
+    A threshold is certified only where all smaller ones are, and refuted only where all larger ones are. If any
+    certificate is false, the smallest threshold ≥ p was certified with it; that threshold does not depend on the
+    votes, so this happens with probability at most alpha, and nothing has to be split (refutation likewise, with the
+    largest threshold ≤ p).
+
+    Args:
+        thresholds: Strictly increasing thresholds in [½, 1), fixed before the votes.
+        alpha: Probability that any certificate is false.
+        beta: Probability that any refutation is false; None to never refute.
+        n_max: The last look.
+        prior: The prior on p.
+
+    Returns:
+        One boundary for each threshold.
+
+    Raises:
+        UsageError: If an argument is out of range or the thresholds do not increase.
+    """
+    if not thresholds or any(s >= t for s, t in pairwise(thresholds)):
+        raise UsageError(f"thresholds must be strictly increasing, got {list(thresholds)}.")
+    alone = [boundary(t, alpha, beta, n_max, prior) for t in thresholds]
+    certify = np.maximum.accumulate([b.certify for b in alone])
+    refute = np.minimum.accumulate([b.refute for b in alone[::-1]])[::-1]
+    return tuple(
+        Boundary(b.threshold, alpha, beta, b.n, up, down) for b, up, down in zip(alone, certify, refute, strict=True)
+    )
+
+
+def anytime_lower_bound(
+    k: int, n: int, alpha: float, prior: Prior = JEFFREYS, *, extra: Sequence[float] = (), last: bool = False
+) -> float:
+    """A lower confidence bound on p that holds at every n at once, and so wherever the votes stop.
+
+    The bound is the largest grid threshold that is rejected together with all smaller ones. If it is ever ≥ p, the
+    smallest grid threshold ≥ p was rejected, which happens with probability at most alpha (the argument of
+    :func:`nested_boundaries`). A target threshold given in ``extra`` and certified when the bound reaches it is covered
+    by the same alpha.
+
+    Args:
+        k: Votes for the guessed class.
+        n: Votes in all.
+        alpha: Probability that the bound is ever ≥ p.
+        prior: The prior on p.
+        extra: Thresholds merged into the grid; fixed before the votes.
+        last: Whether n is the n_max fixed in advance, at which the last look is spent.
+
+    Returns:
+        The bound, p > bound; 0 when not even ½ is rejected.
+
+    Raises:
+        UsageError: If an argument is out of range.
+    """
+    _check_levels(alpha, None)
+    grid = np.unique([*GRID, *extra])
+    rejected = log_e(*checked_votes(k, n, grid), prior, "up") >= _bar(alpha)
+    if last:
+        rejected |= grid < lower_bound(k, n, LAST_LOOK * alpha)
+    nested = int(np.argmin([*rejected, False]))
+    return float(grid[nested - 1]) if nested else 0.0
+
+
+def wald_bound(p: float, threshold: float, alpha: float, beta: float | None = None) -> float:
+    """Wald's (1945) bound: about the mean votes that any sequential test needs, log(1/alpha) / KL(p‖threshold).
+
+    Args:
+        p: The true probability.
+        threshold: The threshold.
+        alpha: Probability to certify wrongly, which counts for p above the threshold.
+        beta: Probability to refute wrongly, which counts for p below it; alpha when None.
+
+    Returns:
+        The bound, infinite at p = threshold.
+    """
+    _check_levels(alpha, beta)
+    divergence = float(special.rel_entr(p, threshold) + special.rel_entr(1.0 - p, 1.0 - threshold))
+    level = alpha if p > threshold or beta is None else beta
+    return float(-np.log(level) / divergence) if divergence > 0 else float("inf")
+
+
 def operating_characteristics(boundary: Boundary, p: float) -> Characteristics:
+    """How the test ends when the true probability is ``p``, exact up to rounding (about 10⁻¹²).
+
+    The distribution of the count is carried from look to look over the counts that neither certify nor refute.
+
+    Args:
+        boundary: The stopping boundary.
+        p: The true probability, in [0, 1].
+
+    Returns:
+        The probabilities of the outcomes and the mean number of votes.
+
+    Raises:
+        UsageError: If ``p`` is not a probability.
+    """
+    if not 0.0 <= p <= 1.0:
+        raise UsageError(f"p must lie between 0 and 1, got {p}.")
     certify = refute = expected = 0.0
-    first, mass = 0, np.ones(1)
-    before = 0
+    first, before, mass = 0, 0, np.ones(1)  # mass[i] is the probability of first + i votes after `before`
     for n, up, down in zip(boundary.n.tolist(), boundary.certify.tolist(), boundary.refute.tolist(), strict=True):
-        left = mass.sum()
-        start, pmf = _increment(n - before, p)
-        expected += (n - before) * left
-        mass = np.maximum(signal.convolve(mass, pmf), 0.0)
-        first += start
-        before = n
-        cut = max(up - first, 0)
-        certify += mass[cut:].sum()
-        mass = mass[:cut]
-        cut = min(max(down + 1 - first, 0), len(mass))
-        refute += mass[:cut].sum()
-        mass = mass[cut:]
-        first += cut
-        some = np.flatnonzero(mass > 1e-25)
-        if len(some) == 0:
-            mass = np.zeros(0)
-            break
-        mass = mass[some[0]:some[-1] + 1]
-        first += int(some[0])
-    return Characteristics(float(certify), float(refute), float(mass.sum()), float(expected))
+        expected += (n - before) * float(mass.sum())
+        step, pmf = _binomial(n - before, p)
+        first, before, mass = first + step, n, np.maximum(signal.convolve(mass, pmf), 0.0)
+        low, high = (min(max(cut - first, 0), len(mass)) for cut in (down + 1, up))
+        refute += float(mass[:low].sum())
+        certify += float(mass[high:].sum())
+        kept = low + np.flatnonzero(mass[low:high] > 1e-25)
+        if len(kept) == 0:
+            return Characteristics(certify, refute, 0.0, expected)
+        first, mass = first + int(kept[0]), mass[kept[0] : kept[-1] + 1]
+    return Characteristics(certify, refute, float(mass.sum()), expected)
 
 
 @lru_cache(maxsize=1024)
-def _increment(n: int, p: float):
-    spread = 10.0 * np.sqrt(n * p * (1 - p)) + 50.0
+def _binomial(n: int, p: float) -> tuple[int, FloatArray]:
+    """First count and probabilities of Binomial(n, p) without tails below 10⁻²⁰ (Bernstein's inequality)."""
+    spread = 10.0 * np.sqrt(n * p * (1.0 - p)) + 50.0
     k = np.arange(max(0, int(n * p - spread)), min(n, int(n * p + spread)) + 1)
-    return int(k[0]), stats.binom.pmf(k, n, p)
-def wald_bound(p,t,a):
-    kl=special.rel_entr(p,t)+special.rel_entr(1-p,1-t)
-    return np.log(1/a)/kl if kl else np.inf
+    return int(k[0]), np.asarray(stats.binom.pmf(k, n, p))
+
+
+def _smallest(n: IntArray, threshold: float, level: float, prior: Prior, side: Side) -> IntArray:
+    """The smallest count of the guessed class (up) or of the others (down) that decides at each n; n + 1 if none."""
+
+    def evidence(m: IntArray, n: IntArray) -> NDArray[np.bool_]:
+        k = m if side == "up" else n - m
+        return log_e(*checked_votes(k, n, threshold), prior, side) >= _bar(level)
+
+    def bound(m: IntArray, n: IntArray) -> NDArray[np.bool_]:
+        if side == "up":
+            return lower_bound(m, n, LAST_LOOK * level) > threshold
+        return upper_bound(n - m, n, LAST_LOOK * level) < threshold
+
+    count = first_count(n, evidence)
+    count[-1:] = np.minimum(count[-1:], first_count(n[-1:], bound))
+    return count
+
+
+def first_count(n: IntArray, holds: Callable[[IntArray, IntArray], NDArray[np.bool_]]) -> IntArray:
+    """The smallest count in 0..n from which on a condition on (count, n) holds, for each n; n + 1 if it never does."""
+    low, high = np.full_like(n, -1), n + 1
+    while np.any(between := high - low > 1):
+        middle = np.where(between, (low + high) // 2, np.clip(low, 0, n))
+        true = holds(middle, n)
+        low, high = np.where(between & ~true, middle, low), np.where(between & true, middle, high)
+    return high
+
+
+def _bar(level: float) -> float:
+    return -float(np.log(level * (1.0 - LAST_LOOK)))
+
+
+def _check_levels(alpha: float, beta: float | None) -> None:
+    for name, level in (("alpha", alpha), ("beta", 0.5 if beta is None else beta)):
+        if not 0.0 < level < 1.0:
+            raise UsageError(f"{name} must lie strictly between 0 and 1, got {level}.")

@@ -1,0 +1,181 @@
+"""What a certification will cost and can reach, before any sample is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from smoothcert.certify.anytime import Anytime
+from smoothcert.certify.base import Procedure
+from smoothcert.certify.cohen import Cohen
+from smoothcert.certify.staged import Staged
+from smoothcert.noise import Noise
+from smoothcert.stats import (
+    LAST_LOOK,
+    anytime_lower_bound,
+    boundary,
+    lower_bound,
+    operating_characteristics,
+    samples_needed,
+    stage_boundaries,
+    staged_characteristics,
+    wald_bound,
+)
+from smoothcert.stats.binomial import IntArray
+from smoothcert.types import Norm, UsageError
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A moment of decision: with ``n`` samples, ``certify`` or more votes certify, ``refute`` or fewer refute."""
+
+    n: int
+    certify: int | None
+    refute: int | None
+
+
+@dataclass(frozen=True)
+class Chance:
+    """How an input ends whose guessed class has true probability ``p``.
+
+    Attributes:
+        p: The true probability.
+        certify: Chance that the target is certified.
+        refute: Chance that it is refuted.
+        undecided: Chance that the samples run out.
+        samples: Mean estimation samples.
+        wald: Wald's lower bound on that mean, for any test with these error probabilities; infinite at the threshold.
+    """
+
+    p: float
+    certify: float
+    refute: float
+    undecided: float
+    samples: float
+    wald: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a procedure can reach under a noise.
+
+    Attributes:
+        largest_radius: The radius certified when every vote agrees.
+        threshold: The probability the target radius needs; None without a target.
+        needed: The budget (for Staged: the last stage) that can certify the target; None without a target.
+        decisions: Counts that decide, per stage or check; all checks for Anytime.
+        chances: How inputs end, by true probability.
+    """
+
+    largest_radius: float
+    threshold: float | None
+    needed: int | None
+    decisions: tuple[Decision, ...]
+    chances: tuple[Chance, ...]
+
+
+def plan(
+    procedure: Procedure,
+    noise: Noise,
+    *,
+    radius: float | None = None,
+    probabilities: Sequence[float] | None = None,
+    norm: Norm | str | None = None,
+    dimension: int | None = None,
+) -> Plan:
+    """Work out what a certification will cost.
+
+    Args:
+        procedure: How to certify; its target radius is the one planned for.
+        noise: The noise.
+        radius: The target, for procedures without one of their own.
+        probabilities: True probabilities of the guessed class to show; spread around the threshold by default.
+        norm: Norm of the radius; the noise's own by default.
+        dimension: Number of coordinates of an input, for norms that depend on it.
+
+    Returns:
+        The plan.
+
+    Raises:
+        UsageError: If the procedure is none of Cohen, Staged and Anytime, or has several targets.
+    """
+    if isinstance(procedure, Anytime) and len(procedure.radii) > 1:
+        raise UsageError("a plan is about one target radius; give one.")
+    if isinstance(procedure, Cohen):
+        reach = lower_bound(procedure.n, procedure.n, procedure.alpha)
+    elif isinstance(procedure, Staged):
+        radius = procedure.radius
+        reach = lower_bound(procedure.stages[-1], procedure.stages[-1], procedure.alpha / len(procedure.stages))
+    elif isinstance(procedure, Anytime):
+        radius = procedure.radii[0] if procedure.radii else radius
+        reach = anytime_lower_bound(procedure.n_max, procedure.n_max, procedure.alpha, last=True)
+    else:
+        raise UsageError(f"there is no plan for the procedure {procedure.name}.")
+    largest = float(noise.radius(reach, norm, dimension))
+    if radius is None:
+        return Plan(largest, None, None, (), ())
+    threshold = float(noise.threshold(radius, norm, dimension))
+    if threshold >= 1:
+        return Plan(largest, threshold, None, (), ())
+    shown = tuple(probabilities) if probabilities is not None else spread_around(threshold)
+    if isinstance(procedure, Cohen):
+        needed = samples_needed(threshold, procedure.alpha)
+        decisions, chances = _cohen(procedure, threshold, shown)
+    elif isinstance(procedure, Staged):
+        needed = samples_needed(threshold, procedure.alpha / len(procedure.stages))
+        decisions, chances = _staged(procedure, threshold, shown)
+    else:
+        needed = samples_needed(threshold, LAST_LOOK * procedure.alpha)
+        decisions, chances = _anytime(procedure, threshold, shown)
+    return Plan(largest, threshold, needed, decisions, chances)
+
+
+def spread_around(threshold: float) -> tuple[float, ...]:
+    """Probabilities on both sides of a threshold, closer together near it (evenly spaced in log-odds)."""
+    odds = np.log(threshold / (1 - threshold)) + np.array([-2, -1, -0.5, -0.2, 0.0, 0.2, 0.5, 1, 2])
+    return tuple((1 / (1 + np.exp(-odds))).tolist())
+
+
+Planned = tuple[tuple[Decision, ...], tuple[Chance, ...]]
+
+
+def _cohen(procedure: Cohen, threshold: float, probabilities: Sequence[float]) -> Planned:
+    n = procedure.n
+    counts = np.arange(n + 1)
+    enough = int(np.searchsorted(lower_bound(counts, n, procedure.alpha), threshold, side="right"))
+    chances = []
+    for p in probabilities:
+        certify = float(stats.binom.sf(enough - 1, n, p))
+        chances.append(Chance(p, certify, 0.0, 1 - certify, n, wald_bound(p, threshold, procedure.alpha)))
+    return (Decision(n, enough if enough <= n else None, None),), tuple(chances)
+
+
+def _staged(procedure: Staged, threshold: float, probabilities: Sequence[float]) -> Planned:
+    counts = stage_boundaries(threshold, procedure.stages, procedure.alpha, procedure.beta)
+    chances = []
+    for p in probabilities:
+        ends = staged_characteristics(counts, p)
+        certify, abort = float(ends.certify.sum()), float(ends.abort.sum())
+        wald = wald_bound(p, threshold, procedure.alpha, procedure.beta)
+        chances.append(Chance(p, certify, abort, float(ends.go_on[-1]), ends.expected_samples, wald))
+    return _decisions(counts.stages, counts.certify, counts.abort), tuple(chances)
+
+
+def _anytime(procedure: Anytime, threshold: float, probabilities: Sequence[float]) -> Planned:
+    test = boundary(threshold, procedure.alpha, procedure.beta, procedure.n_max)
+    chances = []
+    for p in probabilities:
+        ends = operating_characteristics(test, p)
+        wald = wald_bound(p, threshold, procedure.alpha, procedure.beta)
+        chances.append(Chance(p, ends.certify, ends.refute, ends.undecided, ends.expected_n, wald))
+    return _decisions(test.n, test.certify, test.refute), tuple(chances)
+
+
+def _decisions(n: IntArray, certify: IntArray, refute: IntArray) -> tuple[Decision, ...]:
+    return tuple(
+        Decision(size, enough if enough <= size else None, few if few >= 0 else None)
+        for size, enough, few in zip(n.tolist(), certify.tolist(), refute.tolist(), strict=True)
+    )
