@@ -88,7 +88,7 @@ def test_modes_and_gradients_are_left_as_they_were():
 def test_mode_is_restored_when_the_model_fails():
     class Fails(torch.nn.Module):
         def forward(self, x):
-            if len(x) > 2:
+            if len(x) > 3:
                 raise RuntimeError("out of memory")
             return x
 
@@ -132,6 +132,7 @@ def test_a_declared_range_is_the_one_checked(half_space):
         (lambda x: x[:1], None, r"gave \(1, 2\)"),
         (lambda x: x[:, :1], None, r"gave \(2, 1\)"),
         (lambda x: [x, x], None, "gave list"),
+        (lambda x: x.reshape(2, 2), None, r"a batch of shape \(3, 2\) .*; a model must take batches of any size"),
         (lambda x: x, 10, "gives 2 classes, not num_classes=10"),
         (torch.nn.Conv2d(1, 2, 3), None, r"cannot classify a batch of shape \(2, 2\)"),
     ],
@@ -184,7 +185,7 @@ def test_refuses_a_norm_before_sampling(half_space):
 
     with pytest.raises(UsageError, match="does not certify the norm"):
         Smoothed(watched, Gaussian(0.5)).certify(X, Cohen(norm="l1"))
-    assert batches == [2]  # the probe alone
+    assert batches == [2, 3]  # the probe alone
 
 
 def test_refuses_seeds_out_of_range(half_space):

@@ -81,7 +81,7 @@ class Anytime(Procedure):
         (selection,) = yield Draw(SELECTION, self.n0)
         guess = int(np.argmax(selection.counts))
         prior = Prior.informed(selection.n - _coarse(selection.n - selection.counts[guess], selection.n), selection.n)
-        tests = nested_boundaries(thresholds, self.alpha, self.beta, self.n_max, prior) if thresholds else ()
+        tests = nested_boundaries(tuple(thresholds), self.alpha, self.beta, self.n_max, prior) if thresholds else ()
         times = check_times(self.n_max).tolist()
         begin = time.monotonic()
         counts, checkpoints = np.zeros(task.num_classes, dtype=np.int64), dict[int, tuple[int, ...]]()

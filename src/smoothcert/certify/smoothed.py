@@ -14,9 +14,11 @@ from smoothcert.certify.base import Procedure, Task, evaluating
 from smoothcert.certify.cohen import Cohen
 from smoothcert.noise import Noise
 from smoothcert.sampling import BLOCK, Answer, Classifier, Job, Pool, Steps
+from smoothcert.sampling.runtimes import RUNTIMES, Runtime, prepare
 from smoothcert.types import Certificate, Prediction, UsageError, unknown_name
 
-RUNTIMES = ("auto", "eager")
+MEASURE_FROM = 20_000
+"""Fewer samples than these are not worth measuring how to run them best."""
 
 
 class Smoothed:
@@ -26,9 +28,11 @@ class Smoothed:
         model: A ``torch.nn.Module`` or any callable that maps a batch of inputs to logits (batch, classes).
         noise: The noise, added to inputs as given: normalisation must be a layer of the model.
         num_classes: The number of classes; found by a forward pass when not given, checked when given.
-        runtime: How the model is run; ``"auto"`` picks, and today that is ``"eager"``.
+        runtime: How the model is run: a name in ``sampling.runtimes.RUNTIMES``, a prepared ``Runtime``, or ``"auto"``
+            for the fastest that agrees with plain PyTorch, as far as the work ahead is worth measuring.
         input_range: Values an input may have; ``None`` skips the check.
-        batch_size: Noisy copies per forward pass; chosen by the input's size when not given.
+        batch_size: Noisy copies per forward pass; chosen when not given.
+        precision: ``"bf16"`` or ``"fp16"`` autocast, on CUDA only.
 
     Example:
         >>> from smoothcert import Gaussian
@@ -44,9 +48,10 @@ class Smoothed:
         noise: Noise,
         *,
         num_classes: int | None = None,
-        runtime: str = "auto",
+        runtime: str | Runtime = "auto",
         input_range: tuple[float, float] | None = (0.0, 1.0),
         batch_size: int | None = None,
+        precision: str | None = None,
     ) -> None:
         if not callable(model):
             raise UsageError(f"the model must be callable on a batch of inputs, got {type(model).__name__}.")
@@ -56,8 +61,8 @@ class Smoothed:
             raise UsageError(f"num_classes must be at least 2, got {num_classes}.")
         if batch_size is not None and batch_size < 1:
             raise UsageError(f"batch_size must be at least 1, got {batch_size}.")
-        if runtime not in RUNTIMES:
-            raise unknown_name("runtime", runtime, RUNTIMES)
+        if isinstance(runtime, str) and runtime not in ("auto", *RUNTIMES):
+            raise unknown_name("runtime", runtime, ["auto", *RUNTIMES])
         if input_range is not None and not input_range[0] < input_range[1]:
             raise UsageError(f"input_range must be (low, high) with low < high, got {input_range}.")
         self.model = model
@@ -65,6 +70,10 @@ class Smoothed:
         self.num_classes = num_classes
         self.input_range = input_range
         self.batch_size = batch_size
+        self.runtime = runtime
+        self.precision = precision
+        self._probed: tuple[torch.Size, torch.dtype] | None = None
+        self._prepared: tuple[object, int, Runtime] | None = None
 
     @property
     def device(self) -> torch.device:
@@ -100,6 +109,49 @@ class Smoothed:
         procedure = procedure or Cohen(n=1_000)
         return self._one(x, procedure, procedure.predict, seed, index)
 
+    def prepare(self, x: Any, *, samples: int | None = None) -> Runtime:
+        """Choose how to run the model, by measuring as long as the work ahead is worth; kept until its weights change.
+
+        Args:
+            x: One input.
+            samples: How many noisy copies are to come.
+
+        Returns:
+            The runtime.
+
+        Raises:
+            UsageError: For a runtime that is not installed, a precision without CUDA, or a model with a fixed batch.
+            SmoothcertError: If the runtime asked for cannot run the model, or disagrees with plain PyTorch.
+        """
+        if isinstance(self.runtime, Runtime):
+            return self.runtime
+        tensor = self.check(x)
+        plain = self.runtime == "auto" and self.precision is None and (samples or 0) < MEASURE_FROM
+        if plain and self._prepared is None:
+            size = self.batch_size or default_batch_size(tensor)
+            return Runtime("eager", self.model, size, torch.get_num_threads(), 1, {})
+        key = (tensor.shape, tensor.dtype, tensor.device, torch.get_num_threads(), self._weights_version())
+        worth = samples or 0
+        if self._prepared is None or self._prepared[0] != key or worth > 100 * self._prepared[1]:
+            with evaluating(self.model):
+                runtime = prepare(
+                    self.model,
+                    tensor,
+                    runtime=self.runtime,
+                    batch_size=self.batch_size,
+                    samples=samples,
+                    precision=self.precision,
+                )
+            self._prepared = (key, max(worth, MEASURE_FROM), runtime)
+        return self._prepared[2]
+
+    def _weights_version(self) -> tuple[tuple[int, int], ...]:
+        """Changes whenever a weight does, so that no prepared copy outlives the weights it was made of."""
+        if not isinstance(self.model, torch.nn.Module):
+            return ()
+        tensors = chain(self.model.parameters(), self.model.buffers())
+        return tuple((t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors)
+
     def check(self, x: Any, procedure: Procedure | None = None) -> Tensor:
         """The input as a tensor ready to sample around.
 
@@ -132,8 +184,10 @@ class Smoothed:
             )
         weight = self._weight()
         tensor = tensor.to(device=weight.device, dtype=weight.dtype).contiguous()
-        with evaluating(self.model), torch.inference_mode():
-            self.num_classes = self._probe(tensor)
+        if self.num_classes is None or self._probed != (tensor.shape, tensor.dtype):
+            with evaluating(self.model), torch.inference_mode():
+                self.num_classes = self._probe(tensor)
+            self._probed = (tensor.shape, tensor.dtype)
         if procedure is not None:
             steps = procedure.certify(Task(self.noise, self.num_classes, tensor.numel(), seed=0, index=0))
             next(steps)  # a procedure checks its settings before it asks for votes
@@ -147,6 +201,7 @@ class Smoothed:
         steps: Callable[[Task], Steps[Answer]],
         *,
         seed: int = 0,
+        count: int | None = None,
     ) -> Iterator[tuple[Job[Answer], Answer]]:
         """Certify or predict many inputs at once, sharing batches.
 
@@ -155,6 +210,7 @@ class Smoothed:
             procedure: How.
             steps: ``procedure.certify`` or ``procedure.predict``.
             seed: The seed of the noise.
+            count: How many inputs there are, if known; decides how much measuring pays.
 
         Yields:
             Each job and its answer, in the order decided.
@@ -170,7 +226,7 @@ class Smoothed:
                 except UsageError as error:
                     raise UsageError(f"input {index}: {error}") from error
 
-        return self._answers(jobs(), procedure, seed)
+        return self._answers(jobs(), procedure, seed, count)
 
     def _one(
         self, x: Any, procedure: Procedure, steps: Callable[[Task], Steps[Answer]], seed: int, index: int
@@ -179,19 +235,23 @@ class Smoothed:
         return answer
 
     def _answers(
-        self, jobs: Iterator[Job[Answer]], procedure: Procedure, seed: int
+        self, jobs: Iterator[Job[Answer]], procedure: Procedure, seed: int, count: int | None = None
     ) -> Iterator[tuple[Job[Answer], Answer]]:
         first = next(jobs, None)
         if first is None:
             return
         assert self.num_classes is not None
+        first.begin()
+        runtime = self.prepare(first.x, samples=(count or 1) * procedure.expected_samples)
         pool = Pool(
-            self.model,
+            runtime.run,
             self.noise,
             num_classes=self.num_classes,
             statistics=procedure.statistics,
             seed=seed,
-            batch_size=self.batch_size or default_batch_size(first.x),
+            batch_size=runtime.batch_size,
+            workers=runtime.workers,
+            threads=runtime.threads,
         )
         with evaluating(self.model):
             yield from pool.run(chain([first], jobs))
@@ -205,22 +265,25 @@ class Smoothed:
         return Job(index, tensor, steps(Task(self.noise, self.num_classes, tensor.numel(), seed, index)))
 
     def _probe(self, x: Tensor) -> int:
-        """The number of classes the model really gives, from a forward pass over two clean copies."""
-        batch = torch.stack([x, x])
-        try:
-            logits = self.model(batch)
-        except (RuntimeError, ValueError, TypeError, IndexError) as error:
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            raise UsageError(
-                f"the model cannot classify a batch of shape {tuple(batch.shape)} ({reason}); "
-                "give one input, without a batch dimension, in the shape the model was trained on."
-            ) from error
-        if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != 2 or logits.shape[1] < 2:
-            shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-            raise UsageError(
-                f"the model must map a batch of 2 inputs to logits of shape (2, classes) with at least 2 classes, "
-                f"but gave {shape}."
-            )
+        """The number of classes the model really gives, from forward passes over two and three clean copies."""
+        for size in (2, 3):
+            batch = torch.stack([x] * size)
+            try:
+                logits = self.model(batch)
+            except (RuntimeError, ValueError, TypeError, IndexError) as error:
+                reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+                advice = "give one input, without a batch dimension, in the shape the model was trained on"
+                if size > 2:
+                    advice = "a model must take batches of any size"
+                raise UsageError(
+                    f"the model cannot classify a batch of shape {tuple(batch.shape)} ({reason}); {advice}."
+                ) from error
+            if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != size or logits.shape[1] < 2:
+                shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+                raise UsageError(
+                    f"the model must map a batch of {size} inputs to logits of shape ({size}, classes) with at least 2 "
+                    f"classes, but gave {shape}."
+                )
         if self.num_classes is not None and logits.shape[1] != self.num_classes:
             raise UsageError(f"the model gives {logits.shape[1]} classes, not num_classes={self.num_classes}.")
         return int(logits.shape[1])

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from smoothcert.noise import Noise
-from smoothcert.sampling.seeds import BLOCK, block_seeds
+from smoothcert.sampling.seeds import BLOCK, block_seed
 
 
 class NoisyCopies:
@@ -39,18 +39,18 @@ class NoisyCopies:
         """
         stop = start + len(rows)
         first = start // BLOCK
-        for block, block_seed in enumerate(block_seeds(seed, index, stage, range(first, -(-stop // BLOCK))), first):
+        for block in range(first, -(-stop // BLOCK)):
             low, high = max(start, block * BLOCK), min(stop, (block + 1) * BLOCK)
+            key = (seed, index, stage, block)
             target = rows[low - start : high - start]
             if high - low == BLOCK:
-                self._draw(target, x, int(block_seed))
+                self._draw(target, x, key)
             else:
-                key = (seed, index, stage, block)
                 if key != self._spare_key:
-                    self._draw(self._spare, x, int(block_seed))
+                    self._draw(self._spare, x, key)
                     self._spare_key = key
                 target.copy_(self._spare[low - block * BLOCK : high - block * BLOCK])
 
-    def _draw(self, out: Tensor, x: Tensor, block_seed: int) -> None:
-        self._generator.manual_seed(block_seed)
+    def _draw(self, out: Tensor, x: Tensor, key: tuple[int, int, int, int]) -> None:
+        self._generator.manual_seed(block_seed(*key))
         self.noise.sample(x, out, self._generator)

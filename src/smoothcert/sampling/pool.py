@@ -18,6 +18,7 @@ from smoothcert.noise import Noise
 from smoothcert.sampling.copies import NoisyCopies
 from smoothcert.sampling.statistics import Statistic
 from smoothcert.sampling.tally import Tally
+from smoothcert.sampling.tuning import intra_op_threads
 from smoothcert.types import UsageError, Votes
 
 Classifier = Callable[[Tensor], Tensor]
@@ -53,6 +54,13 @@ class Job(Generic[Answer]):
     x: Tensor
     steps: Steps[Answer]
     seconds: float = 0.0
+    _first: Draw | None = None
+
+    def begin(self) -> Draw:
+        """The first request; a procedure checks its settings before it makes one."""
+        if self._first is None:
+            self._first = next(self.steps)
+        return self._first
 
 
 @dataclass
@@ -116,6 +124,7 @@ class Pool:
         seed: The seed of the run.
         batch_size: Noisy copies per forward pass.
         workers: Batches computed at the same time, each in a thread of its own.
+        threads: PyTorch's threads within each batch; as they are when not given.
 
     Attributes:
         use: How full the batches were, so far.
@@ -128,6 +137,7 @@ class Pool:
     seed: int
     batch_size: int
     workers: int = 1
+    threads: int | None = None
     use: PoolUse = field(default_factory=PoolUse)
 
     def run(self, jobs: Iterable[Job[Answer]]) -> Iterator[tuple[Job[Answer], Answer]]:
@@ -213,7 +223,7 @@ class Pool:
     ) -> None:
         """Take a job's procedure one step further: to its next request, or to its answer."""
         try:
-            request = next(job.steps) if votes is None else job.steps.send(votes)
+            request = job.begin() if votes is None else job.steps.send(votes)
         except StopIteration as end:
             answered.append((job, end.value))
         else:
@@ -250,7 +260,8 @@ class _Lane:
 
     def compute(self, segments: list[_Segment[Answer]]) -> _Result[Answer]:
         begin = time.perf_counter()
-        with torch.inference_mode():
+        threads = self._pool.threads or torch.get_num_threads()
+        with torch.inference_mode(), intra_op_threads(threads):
             rows = self._memory(segments[0].active.job.x)[: segments[-1].high]
             for segment in segments:
                 self._fill(rows[segment.low : segment.high], segment)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable
-
-import numpy as np
-from numpy.typing import NDArray
+from functools import lru_cache
 
 BLOCK = 20
 """Noisy copies per block. Part of the definition of the noise: another value gives other noise for the same seed."""
@@ -19,8 +16,8 @@ _STAGE_BITS = 5
 _BLOCK_BITS = 32 - _STAGE_BITS
 
 
-def block_seeds(seed: int, index: int, stage: int, blocks: Iterable[int]) -> NDArray[np.uint32]:
-    """The generator seed of each noise block.
+def block_seed(seed: int, index: int, stage: int, block: int) -> int:
+    """The generator seed of a noise block.
 
     PyTorch's CPU generator keeps 32 bits of a seed, so hashing everything into it would now and then give one input
     the same block twice and break the independence of its votes. Instead (stage, block) is a 32-bit counter sent
@@ -30,20 +27,23 @@ def block_seeds(seed: int, index: int, stage: int, blocks: Iterable[int]) -> NDA
         seed: The seed of the run, 0 ≤ seed < 2⁶³.
         index: The input's index, 0 ≤ index < 2⁶³.
         stage: The stage, below 32.
-        blocks: Block numbers, below 2²⁷.
+        block: The block's number, below 2²⁷.
 
     Returns:
-        One 32-bit seed per block.
+        A 32-bit seed.
     """
-    counter: NDArray[np.uint32] = np.fromiter(blocks, dtype=np.uint32) | np.uint32(stage << _BLOCK_BITS)
-    keys = np.frombuffer(hashlib.blake2b(struct.pack("<QQ", seed, index), digest_size=12).digest(), dtype="<u4")
-    for key in keys:
-        counter = _scramble(counter ^ np.uint32(key))
-    return counter
+    word = stage << _BLOCK_BITS | block
+    for key in _keys(seed, index):
+        word ^= key
+        for shift, factor in _ROUNDS:
+            word = (word ^ word >> shift) * factor & 0xFFFFFFFF
+    return word
 
 
-def _scramble(x: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """A bijection of 32-bit words in which every input bit reaches every output bit (xor-shifts and odd factors)."""
-    for shift, factor in ((16, 0x21F0AAAD), (15, 0x735A2D97), (15, 1)):
-        x = np.multiply(x ^ (x >> shift), np.uint32(factor), dtype=np.uint32)
-    return x
+_ROUNDS = ((16, 0x21F0AAAD), (15, 0x735A2D97), (15, 1))
+"""Xor-shifts and odd factors: a bijection of 32-bit words in which every input bit reaches every output bit."""
+
+
+@lru_cache(maxsize=4096)
+def _keys(seed: int, index: int) -> tuple[int, ...]:
+    return struct.unpack("<3I", hashlib.blake2b(struct.pack("<QQ", seed, index), digest_size=12).digest())

@@ -48,7 +48,7 @@ class Prior:
 
         Over the grid of ``benchmarks/samples.py`` (n0 = 100) the test needs 1.30 × Wald's bound on average with this
         prior and 1.53 × with Jeffreys'. Tempering the votes (by ½: +0.02, by ¼: +0.04) or mixing with Jeffreys' prior
-        (at 10 %: +0.01, at 50 %: +0.07), conditioned jointly or one by one, only lost.
+        (at 10 %: +0.01, at 50 %: +0.07), conditioned jointly or one by one, lost on average.
 
         Args:
             k0: Selection votes of the guessed class.

@@ -38,6 +38,9 @@ GRID = np.asarray(special.ndtr(np.arange(1201) * 0.005))
 """Thresholds of the anytime bound: radii 0, 0.005, …, 6 in units of sigma for Gaussian noise."""
 
 
+_CHUNK = 64  # thresholds looked at together: the bound is mostly found among the first few hundred
+
+
 @dataclass(frozen=True, eq=False)
 class Boundary:
     """Where the sequential test stops.
@@ -68,6 +71,7 @@ class Characteristics(NamedTuple):
     expected_n: float
 
 
+@lru_cache(maxsize=64)
 def check_times(n_max: int) -> IntArray:
     """Numbers of votes at which the test looks: whole blocks 2 % apart, powers of ten from 100 on, and ``n_max``.
 
@@ -87,7 +91,9 @@ def check_times(n_max: int) -> IntArray:
     while n < n_max:
         times.add(n)
         n = max(n + BLOCK, round(n * (1.0 + GROWTH) / BLOCK) * BLOCK)
-    return np.array(sorted(times), dtype=np.int64)
+    looks = np.array(sorted(times), dtype=np.int64)
+    looks.flags.writeable = False
+    return looks
 
 
 @lru_cache(maxsize=4096)
@@ -112,13 +118,14 @@ def boundary(threshold: float, alpha: float, beta: float | None, n_max: int, pri
     n = check_times(n_max)
     certify = _smallest(n, threshold, alpha, prior, "up")
     refute = np.full_like(n, -1) if beta is None else n - _smallest(n, threshold, beta, prior, "down")
-    for array in (n, certify, refute):
+    for array in (certify, refute):
         array.flags.writeable = False
     return Boundary(threshold, alpha, beta, n, certify, refute)
 
 
+@lru_cache(maxsize=4096)
 def nested_boundaries(
-    thresholds: Sequence[float], alpha: float, beta: float | None, n_max: int, prior: Prior = JEFFREYS
+    thresholds: tuple[float, ...], alpha: float, beta: float | None, n_max: int, prior: Prior = JEFFREYS
 ) -> tuple[Boundary, ...]:
     """Boundaries for several thresholds tested on one stream of votes, all decisions valid together at alpha and beta.
 
@@ -175,12 +182,21 @@ def anytime_lower_bound(
         UsageError: If an argument is out of range.
     """
     _check_levels(alpha, None)
-    grid = np.unique([*GRID, *extra])
-    rejected = log_e(*checked_votes(k, n, grid), prior, "up") >= _bar(alpha)
-    if last:
-        rejected |= grid < lower_bound(k, n, LAST_LOOK * alpha)
-    nested = int(np.argmin([*rejected, False]))
+    grid = _grid(tuple(extra))
+    clear = lower_bound(k, n, LAST_LOOK * alpha) if last else 0.0
+    nested = 0
+    while nested < len(grid) and grid[nested] * n < k:  # no evidence for p above a threshold that the votes do not pass
+        part = grid[nested : nested + _CHUNK]
+        rejected = (log_e(*checked_votes(k, n, part), prior, "up") >= _bar(alpha)) | (part < clear)
+        nested += int(np.argmin([*rejected, False]))
+        if not rejected.all():
+            break
     return float(grid[nested - 1]) if nested else 0.0
+
+
+@lru_cache(maxsize=256)
+def _grid(extra: tuple[float, ...]) -> FloatArray:
+    return np.unique([*GRID, *extra])
 
 
 def wald_bound(p: float, threshold: float, alpha: float, beta: float | None = None) -> float:

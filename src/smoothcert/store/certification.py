@@ -91,6 +91,7 @@ def certify_dataset(
         task = bar.add_task("certify", total=len(indices), completed=len(writer.done), detail="")
         begin, answered, drawn = time.perf_counter(), 0, 0
         labels: dict[int, int] = {}
+        left = len(indices) - len(writer.done)
 
         def inputs() -> Iterator[tuple[int, Any]]:
             for index in indices:
@@ -99,7 +100,7 @@ def certify_dataset(
                     labels[index] = int(label)
                     yield index, x
 
-        for job, certificate in smoothed.run(inputs(), procedure, procedure.certify, seed=seed):
+        for job, certificate in smoothed.run(inputs(), procedure, procedure.certify, seed=seed, count=left):
             writer.append(certificate_row(certificate, labels.pop(job.index), job.seconds))
             outcomes[certificate.outcome.value] += 1
             answered, drawn = answered + 1, drawn + certificate.samples
