@@ -127,10 +127,10 @@ def simulated(points: list[Point]) -> dict[str, float]:
 
 
 def summary(points: list[Point], selection: int) -> dict[str, float]:
-    """Figures over the grid points that count, with ``selection`` samples added to every mean."""
-    wald, staged, anytime, plain = (
-        selection + np.array([getattr(point, name) for point in points])
-        for name in ("wald", "staged", "anytime", "jeffreys")
+    """Figures over the points, ``selection`` samples added to both procedures' means, not to Wald's bound."""
+    wald = np.array([point.wald for point in points])
+    staged, anytime, plain = (
+        selection + np.array([getattr(point, name) for point in points]) for name in ("staged", "anytime", "jeffreys")
     )
     return {
         "anytime_over_wald": float(np.mean(anytime / wald)),

@@ -24,7 +24,7 @@ from smoothcert.cli.procedures import (
     Stages,
     build_procedure,
 )
-from smoothcert.cli.results import show_table
+from smoothcert.cli.results import show_savings, show_table
 from smoothcert.noise import Gaussian
 from smoothcert.report.load import run_outcomes
 from smoothcert.store import certify_dataset
@@ -47,6 +47,9 @@ Seed = Annotated[int, typer.Option(help="Seed of the noise.")]
 BatchSize = Annotated[int | None, typer.Option(help="Noisy copies per forward pass; does not change the noise.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1 … or auto.")]
 Threads = Annotated[int | None, typer.Option(help="CPU threads; does not change the noise.")]
+RuntimeName = Annotated[
+    str, typer.Option("--runtime", help="How the model is run: auto (fastest that agrees), eager, compiled, onnx.")
+]
 Arch = Annotated[str | None, typer.Option(help="Architecture, for a checkpoint that does not name its own.")]
 
 
@@ -75,6 +78,7 @@ def certify(
     batch_size: BatchSize = None,
     device: Device = "auto",
     threads: Threads = None,
+    runtime: RuntimeName = "auto",
     arch: Arch = None,
 ) -> None:
     """Prove a radius for inputs of a dataset, and keep the evidence in a run folder.
@@ -101,12 +105,15 @@ def certify(
         budget=budget,
         deadline=deadline,
     )
-    smoothed, dataset, source = _prepare(model, data_name, sigma, split, data_root, batch_size, device, threads, arch)
+    smoothed, dataset, source = _prepare(
+        model, data_name, sigma, split, data_root, batch_size, device, threads, runtime, arch
+    )
     folder = run or Path("runs") / _run_name(model, dataset, smoothed)
     finished = certify_dataset(
         smoothed, dataset, settings, run=folder, every=every, start=start, stop=stop, seed=seed, source=source
     )
     show_table([run_outcomes(finished)])
+    show_savings(finished)
     typer.echo(f"Run: {folder}", err=True)
 
 
@@ -125,6 +132,7 @@ def predict(
     batch_size: BatchSize = None,
     device: Device = "auto",
     threads: Threads = None,
+    runtime: RuntimeName = "auto",
     arch: Arch = None,
 ) -> None:
     """Print the smoothed classifier's class for inputs of a dataset: fewer samples than `certify`, no radius.
@@ -138,7 +146,9 @@ def predict(
         smoothcert predict lenet.safetensors --data mnist --start 7 --stop 8 --n 10000
     """
     settings = Cohen(n=n, alpha=alpha)
-    smoothed, dataset, _ = _prepare(model, data_name, sigma, split, data_root, batch_size, device, threads, arch)
+    smoothed, dataset, _ = _prepare(
+        model, data_name, sigma, split, data_root, batch_size, device, threads, runtime, arch
+    )
     indices = select(len(dataset), every=every, start=start, stop=stop)
     correct = abstained = 0
     lines = ["idx\tlabel\tpredict\tp_value"]
@@ -168,6 +178,7 @@ def _prepare(
     batch_size: int | None,
     device: str,
     threads: int | None,
+    runtime: str,
     arch: str | None,
 ) -> tuple[Smoothed, data.Dataset, dict[str, str]]:
     noise = Gaussian(sigma) if sigma is not None else None  # a wrong σ is said before anything is loaded
@@ -185,7 +196,7 @@ def _prepare(
     classes = checkpoint.info.num_classes
     if dataset.num_classes > classes or (data_name in data.DATASETS and dataset.num_classes != classes):
         raise UsageError(f"{model} has {classes} classes and {data_name} has {dataset.num_classes}; use one that fits.")
-    smoothed = Smoothed(network, noise, num_classes=classes, batch_size=batch_size)
+    smoothed = Smoothed(network, noise, num_classes=classes, batch_size=batch_size, runtime=runtime)
     return smoothed, dataset, {"checkpoint": str(checkpoint.path), "sha256": checkpoint.sha256}
 
 

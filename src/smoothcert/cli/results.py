@@ -13,6 +13,7 @@ from rich.console import Console
 
 from smoothcert import models
 from smoothcert.files import replacing
+from smoothcert.report.adaptive import savings, savings_text
 from smoothcert.report.load import load_outcomes, log_name, run_outcomes
 from smoothcert.report.metrics import Outcomes, parse_radii
 from smoothcert.report.tables import accuracy_table, render, rich_table
@@ -35,6 +36,12 @@ def show_table(
         Console().print(rich_table(table, intervals=intervals))
     else:
         typer.echo(render(table, format or "md", intervals=intervals), nl=False)
+
+
+def show_savings(run: Run) -> None:
+    """Say what early decisions saved, for a run that made any."""
+    if run.config.get("procedure", {}).get("name") in ("staged", "anytime"):
+        typer.echo(savings_text(savings(run)))
 
 
 def table(
@@ -152,6 +159,7 @@ def info(path: Annotated[Path, typer.Argument(metavar="RUN|CHECKPOINT", help="A 
         )
         if _has_outcomes(run):
             show_table([run_outcomes(run)])
+            show_savings(run)
     else:
         _print_fields(models.describe(path).as_dict())
 

@@ -55,10 +55,12 @@ def run_outcomes(run: Run, name: str | None = None) -> Outcomes:
 
 
 def sampling_limit(run: Run) -> float | None:
-    """The largest radius the run's number of samples could prove, when every vote agrees; None for imported logs."""
+    """The largest radius the run's number of samples could prove, when every vote agrees; None where no n is fixed."""
     if run.config["kind"] != "certification":
         return None
     procedure, noise = run.config["procedure"], noise_from_config(run.config["noise"])
+    if procedure["name"] != "cohen":
+        return None
     return float(noise.radius(lower_bound(procedure["n"], procedure["n"], procedure["alpha"])))
 
 

@@ -70,7 +70,7 @@ def certify_dataset(
         RunError: If the folder cannot be written or holds a run of another configuration.
     """
     indices = select(len(dataset), every=every, start=start, stop=stop)
-    smoothed.check(dataset[indices[0]][0], procedure)
+    probe = smoothed.check(dataset[indices[0]][0], procedure)
     config = {
         "kind": "certification",
         "procedure": procedure.config(),
@@ -92,6 +92,9 @@ def certify_dataset(
         begin, answered, drawn = time.perf_counter(), 0, 0
         labels: dict[int, int] = {}
         left = len(indices) - len(writer.done)
+        if left:
+            runtime = smoothed.prepare(probe, samples=left * procedure.expected_samples)
+            writer.annotate(runtime={key: value for key, value in vars(runtime).items() if key != "run"})
 
         def inputs() -> Iterator[tuple[int, Any]]:
             for index in indices:
@@ -158,11 +161,8 @@ def _session(smoothed: Smoothed, source: Mapping[str, Any] | None) -> dict[str, 
             "python": platform.python_version(),
             **{name: version(name) for name in ("torch", "numpy", "scipy")},
         },
-        "runtime": "eager",
         "device": str(smoothed.device),
         "cpu": torch.backends.cpu.get_cpu_capability(),
-        "threads": torch.get_num_threads(),
-        "batch_size": smoothed.batch_size,
         "source": dict(source) if source else None,
     }
 

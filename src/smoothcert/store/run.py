@@ -190,6 +190,19 @@ class RunWriter:
         if len(self._rows) >= ROWS_PER_PART:
             self.seal()
 
+    def annotate(self, **facts: Any) -> None:
+        """Add facts to this session's entry in ``run.json``.
+
+        Raises:
+            RunError: If it cannot be written.
+        """
+        *earlier, current = self.run.info["sessions"]
+        try:
+            _write_info(self.run.path, self.run.config, [*earlier, {**current, **facts}])
+        except OSError as error:
+            raise _cannot_write(self.run.path, error) from error
+        self.run = load_run(self.run.path)
+
     def seal(self) -> None:
         """Move the pending rows into a Parquet part.
 
