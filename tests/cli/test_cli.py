@@ -12,9 +12,23 @@ import torch
 
 from smoothcert import cli, data, load_run, models
 from smoothcert.models import CheckpointInfo, save_checkpoint
+from smoothcert.report.adaptive import savings
 from smoothcert.store import read_log
+from smoothcert.types import UsageError
 
-COMMANDS = ["demo", "certify", "predict", "table", "plot", "import", "export", "info", "data list", "data fetch"]
+COMMANDS = [
+    "demo",
+    "plan",
+    "certify",
+    "predict",
+    "table",
+    "plot",
+    "import",
+    "export",
+    "info",
+    "data list",
+    "data fetch",
+]
 
 
 @pytest.fixture
@@ -160,6 +174,18 @@ def test_import_of_several_makes_a_folder_of_runs(run, shared_data, tmp_path):
     assert [line.split(",")[0] for line in out.splitlines()[1:]] == ["cat-rs", "cohen", "consistency"]
 
 
+def test_savings_against_a_reference(finished, checkpoint, run, tmp_path):
+    command = ["certify", checkpoint, "--data", "digits", "--every", 100, "--procedure", "staged", "--radius", 0.05]
+    assert run(*command, "--stages", "50,100", "--run", tmp_path / "staged")[0] == 0
+    found = savings(load_run(tmp_path / "staged"), reference=load_run(finished))
+    assert found.sample_factor == pytest.approx(600 / found.mean_samples)
+    assert sum(found.certified_in_stage) + sum(found.abstained_in_stage) == pytest.approx(1)
+    run("certify", *command[1:4], "--n", 100, "--stop", 2, "--run", tmp_path / "two")
+    other = load_run(tmp_path / "two")
+    with pytest.raises(UsageError, match="other inputs"):
+        savings(load_run(finished), reference=other)
+
+
 def test_info(run, finished, checkpoint):
     code, out, _ = run("info", finished)
     assert code == 0
@@ -191,9 +217,68 @@ def test_demo(run, tmp_path):
     assert load_run(tmp_path / "demo" / "runs" / "sigma-0.25").rows() == before
 
 
+def test_certify_at_target_radii(run, checkpoint, tmp_path):
+    base = ["certify", checkpoint, "--data", "digits", "--every", 100]
+    code, out, err = run(
+        *base, "--procedure", "anytime", "--radius", "0.05,0.1", "--budget", 1000, "--run", tmp_path / "a"
+    )
+    assert code == 0, err
+    assert "samples per input" in out
+    row = load_run(tmp_path / "a").rows()[0]
+    assert list(row["decisions"]) == [0.05, 0.1]
+    assert load_run(tmp_path / "a").info["sessions"][0]["runtime"]["name"] == "eager"
+    staged = ["--procedure", "staged", "--radius", 0.05, "--stages", "100,1000", "--beta", 0.01]
+    code, out, err = run(*base, *staged, "--run", tmp_path / "s")
+    assert code == 0, err
+    assert "stage 1:" in out
+    assert sum(stage["n"] for stage in load_run(tmp_path / "s").rows()[0]["stages"]) in (100, 1100)
+    assert "ASC" in run("info", tmp_path / "s")[1]
+
+
+def test_plan(run):
+    code, out, _ = run(
+        "plan",
+        "--sigma",
+        0.25,
+        "--procedure",
+        "staged",
+        "--radius",
+        0.25,
+        "--stages",
+        "1000,10000,125000",
+        "--beta",
+        0.0001,
+    )
+    assert code == 0
+    assert [
+        line.split()[:2] for line in out.splitlines() if line.split()[:1] in (["1,000"], ["10,000"], ["125,000"])
+    ] == [
+        ["1,000", "880"],
+        ["10,000", "8,538"],
+        ["125,000", "105,607"],
+    ]
+    code, out, _ = run("plan", "--sigma", 0.5, "--procedure", "anytime", "--radius", 0.5, "--p", "0.95")
+    assert code == 0
+    assert "0.9500" in out
+    code, out, _ = run("plan", "--sigma", 0.5)
+    assert "1.9057" in out
+    assert "one target radius" in refusal(run("plan", "--sigma", 0.5, "--radius", "0.5,1"))
+    assert "between 0 and 1" in refusal(run("plan", "--sigma", 0.5, "--radius", "0.5", "--p", "2"))
+
+
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
+        (["--procedure", "staged"], "give --radius"),
+        (["--radius", "0.5"], "--radius is an option of staged and anytime, not of cohen"),
+        (["--procedure", "anytime", "--radius", "0"], "target radius must be a positive number"),
+        (["--procedure", "anytime", "--radius", "5"], "cannot be certified with a budget of 100,000"),
+        (["--procedure", "anytime", "--radius", "0.5", "--deadline", "0"], "deadline must be a positive"),
+        (["--procedure", "anytime", "--radius", "0.5", "--beta", "1"], "beta must lie"),
+        (["--procedure", "staged", "--radius", "0.1", "--stages", "100,100"], "stages must increase"),
+        (["--procedure", "staged", "--radius", "0.1", "--stages", "few"], "stages must be whole numbers"),
+        (["--procedure", "staged", "--radius", "0.1,0.2"], "staged takes one target radius"),
+        (["--runtime", "eagre"], "did you mean 'eager'"),
         (["--sigma", "0"], "sigma must be a positive number"),
         (["--sigma", "nan"], "sigma must be a positive number"),
         (["--alpha", "1"], "alpha must lie strictly between 0 and 1"),
