@@ -20,8 +20,10 @@ lint: $(VENV)/.dev
 soundness: $(VENV)/.dev
 	$(BIN)/pytest -m soundness --timeout 3600
 
-bench: $(VENV)/.dev
+bench: $(VENV)/.bench
+	$(BIN)/python benchmarks/samples.py
 	$(BIN)/python benchmarks/throughput.py
+	$(BIN)/python benchmarks/dataset.py
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -32,6 +34,10 @@ $(VENV)/.core: pyproject.toml constraints.txt | $(BIN)/python
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) install -q -c constraints.txt -e ".[dev]"
+	@touch $@ $(VENV)/.core
+
+$(VENV)/.bench: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) install -q -c constraints.txt -e ".[bench]"
 	@touch $@ $(VENV)/.core
 
 clean:

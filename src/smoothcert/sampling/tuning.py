@@ -114,7 +114,7 @@ class Course:
 def race(courses: Mapping[Name, Course], seconds: float) -> dict[Name, float]:
     """Samples per second of each course, in turns so that other work on the machine slows all of them alike.
 
-    The slow ones drop out after some turns. A course that failed, or that the time did not suffice for, has no rate; the
+    The slow ones drop out after some turns. A course that fails, or for which there is no time, has no rate; but the
     first two always get two turns, as the first call of anything is slow.
 
     Args:
