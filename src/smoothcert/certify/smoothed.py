@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
@@ -109,12 +109,13 @@ class Smoothed:
         procedure = procedure or Cohen(n=1_000)
         return self._one(x, procedure, procedure.predict, seed, index)
 
-    def prepare(self, x: Any, *, samples: int | None = None) -> Runtime:
+    def prepare(self, x: Any, *, samples: int | None = None, like: Mapping[str, Any] | None = None) -> Runtime:
         """Choose how to run the model, by measuring as long as the work ahead is worth; kept until its weights change.
 
         Args:
             x: One input.
             samples: How many noisy copies are to come.
+            like: ``Runtime.settings()`` of an earlier session to be used again, where ``runtime`` is ``"auto"``.
 
         Returns:
             The runtime.
@@ -126,13 +127,14 @@ class Smoothed:
         if isinstance(self.runtime, Runtime):
             return self.runtime
         tensor = self.check(x)
+        like = like if like and like["notes"] and self.runtime == "auto" else None
         plain = self.runtime == "auto" and self.precision is None and (samples or 0) < MEASURE_FROM
-        if plain and self._prepared is None:
+        if plain and not like and self._prepared is None:
             size = self.batch_size or default_batch_size(tensor)
             return Runtime("eager", self.model, size, torch.get_num_threads(), 1, {})
         key = (tensor.shape, tensor.dtype, tensor.device, torch.get_num_threads(), self._weights_version())
         worth = samples or 0
-        if self._prepared is None or self._prepared[0] != key or worth > 100 * self._prepared[1]:
+        if self._prepared is None or self._prepared[0] != key or worth > 100 * self._prepared[1] or like:
             with evaluating(self.model):
                 runtime = prepare(
                     self.model,
@@ -141,6 +143,7 @@ class Smoothed:
                     batch_size=self.batch_size,
                     samples=samples,
                     precision=self.precision,
+                    like=like,
                 )
             self._prepared = (key, max(worth, MEASURE_FROM), runtime)
         return self._prepared[2]

@@ -17,7 +17,17 @@ import torch
 from torch import Tensor, nn
 
 from smoothcert.sampling.seeds import BLOCK
-from smoothcert.sampling.tuning import ADVANTAGE, TUNING_SECONDS, Course, Forward, Setup, intra_op_threads, race, tune
+from smoothcert.sampling.tuning import (
+    ADVANTAGE,
+    TUNING_SECONDS,
+    Course,
+    Forward,
+    Setup,
+    Tuned,
+    intra_op_threads,
+    race,
+    tune,
+)
 from smoothcert.types import SmoothcertError, UsageError, unknown_name
 
 LONG_SECONDS = 60.0
@@ -55,6 +65,10 @@ class Runtime:
     workers: int
     notes: Mapping[str, Any]
 
+    def settings(self) -> dict[str, Any]:
+        """Everything but the code, as plain values."""
+        return {key: value for key, value in vars(self).items() if key != "run"}
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -83,6 +97,7 @@ def prepare(
     batch_size: int | None = None,
     samples: int | None = None,
     precision: str | None = None,
+    like: Mapping[str, Any] | None = None,
 ) -> Runtime:
     """Choose how to run a model, by measuring for a moment.
 
@@ -97,6 +112,7 @@ def prepare(
         batch_size: Inputs per batch; chosen by measuring when not given.
         samples: How many inputs will be run, if known.
         precision: ``"bf16"`` or ``"fp16"`` for autocast on a CUDA device; logits are float32 all the same.
+        like: What was chosen before (``Runtime.settings``), to be chosen again without measuring.
 
     Returns:
         The runtime.
@@ -128,7 +144,12 @@ def prepare(
             name: eager(module, replace(plan, channels_last=name == _CHANNELS_LAST)) for name, module in modules.items()
         }
         forms = forms or {_CONTIGUOUS: eager(model, plan)}
-        tuned = tune(forms, x, batch_size=batch_size, samples=samples, parallel=bool(modules))
+        if like is not None and like["notes"].get("memory_format") in forms:
+            runtime = like["name"]
+            setup = Setup(like["batch_size"], like["threads"], like["workers"])
+            tuned = Tuned(like["notes"]["memory_format"], setup, 1.0, {})
+        else:
+            tuned = tune(forms, x, batch_size=batch_size, samples=samples, parallel=bool(modules))
         plan = replace(plan, setup=tuned.setup, channels_last=tuned.form == _CHANNELS_LAST)
         built = {"eager": forms[tuned.form]}
         rejected: dict[str, str] = {}

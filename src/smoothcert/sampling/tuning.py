@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -29,7 +29,7 @@ _TUNING_SHARE = 0.1  # at most, of the time that sampling takes
 _TUNING_MORE = 0.01  # of that time, on top of a second where it is long
 _TUNING_LONGEST = 5.0
 _GUESS_SECONDS = 0.05
-_TURN_SECONDS = 0.01
+_TURN_SECONDS = 0.02
 _TURNS = 7
 _KEEP = 0.75  # of the best rate: slower ones get no more turns
 _MAX_WORKERS = 8  # more would wait for each other in Python
@@ -77,38 +77,33 @@ class Course:
     def __init__(self, run: Forward, x: Tensor, setup: Setup, seconds_per_sample: float) -> None:
         self._run, self._x, self._setup = run, x, setup
         self._repeats = max(1, round(_TURN_SECONDS / (setup.batch_size * seconds_per_sample)))
-        self._pool: ThreadPoolExecutor | None = None
 
-    def __enter__(self) -> Course:
-        if self._setup.workers > 1:
-            self._pool = ThreadPoolExecutor(self._setup.workers)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown()
-
-    def turn(self) -> int:
+    def turn(self, pool: ThreadPoolExecutor) -> int:
         """Run for a moment.
+
+        Args:
+            pool: Threads for the workers.
 
         Returns:
             How many noisy copies were run.
         """
-        if self._pool is None:
-            self._work(0)
-        else:
-            list(self._pool.map(self._work, range(self._setup.workers)))
+        with intra_op_threads(self._setup.threads):
+            if self._setup.workers == 1:
+                self._work(0)
+            else:
+                list(pool.map(self._work, range(self._setup.workers)))
         return self._setup.batch_size * self._setup.workers * self._repeats
 
     @torch.inference_mode()
     def _work(self, worker: int) -> None:
-        with intra_op_threads(self._setup.threads):
-            generator = torch.Generator(device=self._x.device).manual_seed(worker)
-            batch = self._x.new_empty((self._setup.batch_size, *self._x.shape))
-            for _ in range(self._repeats):
-                self._run(batch.normal_(generator=generator).add_(self._x)).argmax(1)
-            if self._x.device.type == "cuda":
-                torch.cuda.synchronize(self._x.device)
+        if torch.get_num_threads() != self._setup.threads:  # a thread of the pool that has run another setup
+            torch.set_num_threads(self._setup.threads)
+        generator = torch.Generator(device=self._x.device).manual_seed(worker)
+        batch = self._x.new_empty((self._setup.batch_size, *self._x.shape))
+        for _ in range(self._repeats):
+            self._run(batch.normal_(generator=generator).add_(self._x)).argmax(1)
+        if self._x.device.type == "cuda":
+            torch.cuda.synchronize(self._x.device)
 
 
 def race(courses: Mapping[Name, Course], seconds: float) -> dict[Name, float]:
@@ -127,16 +122,14 @@ def race(courses: Mapping[Name, Course], seconds: float) -> dict[Name, float]:
     turns: dict[Name, list[float]] = {}
     running = dict(courses)
     deadline = time.perf_counter() + seconds
-    with ExitStack() as stack:
-        for course in courses.values():
-            stack.enter_context(course)
+    with ThreadPoolExecutor(_MAX_WORKERS) as pool:  # the same threads for all, as new ones are slow at first
         for turn in range(_TURNS):
             for place, (name, course) in enumerate(list(running.items())):
                 if (turn > 1 or place > 1) and time.perf_counter() > deadline:
                     continue
                 begin = time.perf_counter()
                 try:
-                    samples = course.turn()
+                    samples = course.turn(pool)
                 except RuntimeError:  # most likely out of memory
                     del running[name]
                     turns.pop(name, None)

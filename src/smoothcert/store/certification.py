@@ -93,8 +93,9 @@ def certify_dataset(
         labels: dict[int, int] = {}
         left = len(indices) - len(writer.done)
         if left:
-            runtime = smoothed.prepare(probe, samples=left * procedure.expected_samples)
-            writer.annotate(runtime={key: value for key, value in vars(runtime).items() if key != "run"})
+            before = next((s["runtime"] for s in writer.run.info["sessions"] if "runtime" in s), None)
+            runtime = smoothed.prepare(probe, samples=left * procedure.expected_samples, like=before)
+            writer.annotate(runtime=runtime.settings())
 
         def inputs() -> Iterator[tuple[int, Any]]:
             for index in indices:
