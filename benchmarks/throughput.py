@@ -25,7 +25,7 @@ from smoothcert.sampling.tuning import intra_op_threads
 
 SIGMA = 0.5
 TURNS = 7
-MODELS = {"lenet": 4_000, "cifar-resnet20": 800}
+MODELS = {"lenet": 8_000, "cifar-resnet20": 2_000}
 """Samples per turn."""
 
 

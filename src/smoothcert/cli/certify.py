@@ -50,6 +50,7 @@ Threads = Annotated[int | None, typer.Option(help="CPU threads; does not change 
 RuntimeName = Annotated[
     str, typer.Option("--runtime", help="How the model is run: auto (fastest that agrees), eager, compiled, onnx.")
 ]
+Precision = Annotated[str | None, typer.Option(help="bf16 or fp16 autocast, on CUDA only.")]
 Arch = Annotated[str | None, typer.Option(help="Architecture, for a checkpoint that does not name its own.")]
 
 
@@ -79,6 +80,7 @@ def certify(
     device: Device = "auto",
     threads: Threads = None,
     runtime: RuntimeName = "auto",
+    precision: Precision = None,
     arch: Arch = None,
 ) -> None:
     """Prove a radius for inputs of a dataset, and keep the evidence in a run folder.
@@ -106,7 +108,7 @@ def certify(
         deadline=deadline,
     )
     smoothed, dataset, source = _prepare(
-        model, data_name, sigma, split, data_root, batch_size, device, threads, runtime, arch
+        model, data_name, sigma, split, data_root, batch_size, device, threads, runtime, precision, arch
     )
     folder = run or Path("runs") / _run_name(model, dataset, smoothed)
     finished = certify_dataset(
@@ -133,6 +135,7 @@ def predict(
     device: Device = "auto",
     threads: Threads = None,
     runtime: RuntimeName = "auto",
+    precision: Precision = None,
     arch: Arch = None,
 ) -> None:
     """Print the smoothed classifier's class for inputs of a dataset: fewer samples than `certify`, no radius.
@@ -147,18 +150,20 @@ def predict(
     """
     settings = Cohen(n=n, alpha=alpha)
     smoothed, dataset, _ = _prepare(
-        model, data_name, sigma, split, data_root, batch_size, device, threads, runtime, arch
+        model, data_name, sigma, split, data_root, batch_size, device, threads, runtime, precision, arch
     )
     indices = select(len(dataset), every=every, start=start, stop=stop)
     correct = abstained = 0
-    lines = ["idx\tlabel\tpredict\tp_value"]
-    for index in track(indices, "predict", console=Console(stderr=True)):
-        x, label = dataset[index]
-        answer = smoothed.predict(x, settings, seed=seed, index=index)
-        lines.append(f"{index}\t{label}\t{answer.label}\t{answer.p_value:.3g}")
+    lines: dict[int, str] = {}
+    inputs = ((index, dataset[index][0]) for index in indices)
+    answers = smoothed.run(inputs, settings, settings.predict, seed=seed, count=len(indices))
+    for job, answer in track(answers, "predict", total=len(indices), console=Console(stderr=True)):
+        label = dataset[job.index][1]
+        lines[job.index] = f"{job.index}\t{label}\t{answer.label}\t{answer.p_value:.3g}"
         correct += answer.label == label
         abstained += answer.abstained
-    typer.echo("\n".join(lines))
+    typer.echo("idx\tlabel\tpredict\tp_value")
+    typer.echo("\n".join(lines[index] for index in indices))
     typer.echo(f"{correct} of {len(indices)} correct, {abstained} abstained (n = {n}, alpha = {alpha:g}).", err=True)
 
 
@@ -179,6 +184,7 @@ def _prepare(
     device: str,
     threads: int | None,
     runtime: str,
+    precision: str | None,
     arch: str | None,
 ) -> tuple[Smoothed, data.Dataset, dict[str, str]]:
     noise = Gaussian(sigma) if sigma is not None else None  # a wrong σ is said before anything is loaded
@@ -196,7 +202,9 @@ def _prepare(
     classes = checkpoint.info.num_classes
     if dataset.num_classes > classes or (data_name in data.DATASETS and dataset.num_classes != classes):
         raise UsageError(f"{model} has {classes} classes and {data_name} has {dataset.num_classes}; use one that fits.")
-    smoothed = Smoothed(network, noise, num_classes=classes, batch_size=batch_size, runtime=runtime)
+    smoothed = Smoothed(
+        network, noise, num_classes=classes, batch_size=batch_size, runtime=runtime, precision=precision
+    )
     return smoothed, dataset, {"checkpoint": str(checkpoint.path), "sha256": checkpoint.sha256}
 
 

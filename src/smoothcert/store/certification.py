@@ -78,6 +78,7 @@ def certify_dataset(
         "stream": {"block": BLOCK, "device": smoothed.device.type},
         "seed": seed,
         "model": model_fingerprint(smoothed.model),
+        "precision": smoothed.precision,
         "num_classes": smoothed.num_classes,
         "input_range": list(smoothed.input_range) if smoothed.input_range else None,
         "data": _data_fingerprint(dataset, indices),
