@@ -260,6 +260,16 @@ def test_a_fixed_batch_size_is_refused(size):
         prepare(FixedBatch(size), torch.rand(6))
 
 
+def test_what_the_model_raises_for_larger_batches_is_passed_on():
+    def small_only(batch: Tensor) -> Tensor:
+        if len(batch) > 3:
+            raise RuntimeError("too large for me")
+        return batch
+
+    with pytest.raises(RuntimeError, match="too large for me"):
+        prepare(small_only, torch.rand(3))
+
+
 def test_names_that_are_not_known_are_refused(net, image):
     with pytest.raises(UsageError, match="unknown runtime 'compile'; did you mean 'compiled'"):
         prepare(net, image, runtime="compile")

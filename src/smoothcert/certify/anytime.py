@@ -87,7 +87,7 @@ class Anytime(Procedure):
         counts, checkpoints = np.zeros(task.num_classes, dtype=np.int64), dict[int, tuple[int, ...]]()
         certified, refuted, p_lower, n = 0, len(tests), 0.0, 0  # radii below `certified` are, from `refuted` on are not
         for check, until in enumerate(times):
-            (votes,) = yield Draw(ESTIMATION, until - n, start=n)
+            (votes,) = yield Draw(ESTIMATION, until - n, start=n, most=self.n_max)
             checkpoints.update(votes.checkpoints if n == 0 else {})
             counts, n = counts + votes.counts, until
             k = int(counts[guess])

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from smoothcert.noise import Noise
 from smoothcert.sampling.copies import NoisyCopies
+from smoothcert.sampling.seeds import BLOCK
 from smoothcert.sampling.statistics import Statistic
 from smoothcert.sampling.tally import Tally
 from smoothcert.sampling.tuning import intra_op_threads
@@ -27,11 +28,24 @@ Classifier = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Draw:
-    """A request for votes: copies ``start`` … ``start + n − 1`` of a stage."""
+    """A request for votes: copies ``start`` … ``start + n − 1`` of a stage.
+
+    Attributes:
+        stage: The stage.
+        n: The number of copies.
+        start: The number of the first one.
+        most: How many copies of the stage may be asked for in all, where the next request goes on from this one; idle
+            places in a batch are then used to draw ahead.
+    """
 
     stage: int
     n: int
     start: int = 0
+    most: int = 0
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.n
 
 
 Answer = TypeVar("Answer")
@@ -70,11 +84,13 @@ class PoolUse:
     Attributes:
         batches: Batches run.
         rows: Noisy copies in them.
+        asked: Those a procedure waited for; the others were drawn ahead.
         capacity: Noisy copies they could have held.
     """
 
     batches: int = 0
     rows: int = 0
+    asked: int = 0
     capacity: int = 0
 
     @property
@@ -83,21 +99,32 @@ class PoolUse:
 
 
 @dataclass(eq=False)
-class _Active(Generic[Answer]):
-    """A job with an open request."""
+class _Stream(Generic[Answer]):
+    """The copies of one stage of a job, in order: asked for, given to batches, and come back.
+
+    Attributes:
+        job: The job.
+        request: What its procedure waits for.
+        issued: The number of the next copy to give to a batch.
+        received: The number of the next copy to come back.
+        codes: Values that came back and were not asked for yet, per statistic.
+        ended: Whether the job wants no more copies of this stage.
+    """
 
     job: Job[Answer]
     request: Draw
-    tallies: list[Tally]
-    issued: int = 0
-    counted: int = 0
+    issued: int
+    received: int
+    codes: list[list[NDArray[np.int64]]]
+    ended: bool = False
 
 
 @dataclass(frozen=True)
 class _Segment(Generic[Answer]):
-    """Rows ``low`` … ``high − 1`` of a batch: copies ``start``, ``start + 1``, … of one input."""
+    """Rows ``low`` … ``high − 1`` of a batch: copies ``start``, ``start + 1``, … of a stream."""
 
-    active: _Active[Answer]
+    stream: _Stream[Answer]
+    stage: int
     low: int
     high: int
     start: int
@@ -153,13 +180,13 @@ class Pool:
             Exception: What the iterable raised, once the jobs taken before are answered.
         """
         source = _Source(iter(jobs))
-        active: deque[_Active[Answer]] = deque()
+        streams: dict[_Stream[Answer], None] = {}  # in order of admission
         flying: deque[Future[_Result[Answer]]] = deque()
-        answered: list[tuple[Job[Answer], Answer]] = []
         lanes: deque[_Lane] = deque(_Lane(self) for _ in range(self.workers))
+        answered: list[tuple[Job[Answer], Answer]] = []
         with ThreadPoolExecutor(self.workers) as threads:
             while True:
-                while len(flying) < self.workers and (segments := self._next_batch(source, active, answered)):
+                while len(flying) < self.workers and (segments := self._next_batch(source, streams, answered)):
                     lane = lanes[0]
                     lanes.rotate(-1)
                     flying.append(_submit(threads, self.workers, lane, segments))
@@ -167,67 +194,119 @@ class Pool:
                 answered.clear()
                 if not flying:
                     break
-                active.extend(self._count(flying.popleft().result(), answered))
+                self._receive(flying.popleft().result(), streams, answered)
         if source.error is not None:
             raise source.error
 
     def _next_batch(
-        self, source: _Source[Answer], active: deque[_Active[Answer]], answered: list[tuple[Job[Answer], Answer]]
+        self,
+        source: _Source[Answer],
+        streams: dict[_Stream[Answer], None],
+        answered: list[tuple[Job[Answer], Answer]],
     ) -> list[_Segment[Answer]]:
-        """Fill a batch from the open requests, oldest first, then from new jobs."""
-        segments: list[_Segment[Answer]] = []
-        row = 0
-        while row < self.batch_size:
-            if not active:
-                job = source.take()
-                if job is None:
-                    break
-                self._advance(job, None, active, answered)
-                continue
-            first = active[0]
-            if segments and first.job.x.shape != segments[0].active.job.x.shape:
-                break  # inputs of another size go into a batch of their own
-            count = min(self.batch_size - row, first.request.n - first.issued)
-            segments.append(_Segment(first, row, row + count, first.request.start + first.issued))
-            first.issued += count
-            row += count
-            if first.issued == first.request.n:
-                active.popleft()
-        if segments:
+        """Fill a batch: from open requests, oldest first, then from new jobs, then with copies drawn ahead."""
+        batch = _Batch[Answer](self.batch_size)
+        for stream in list(streams):
+            batch.take(stream, stream.request.stop)
+        while batch.room and not batch.closed and (job := source.take()) is not None:
+            for stream in self._advance(job, None, answered):
+                streams[stream] = None
+                batch.take(stream, stream.request.stop)
+        asked = batch.rows
+        hungry = [stream for stream in streams if stream.issued < stream.request.most]
+        while batch.room and hungry and source.ended:
+            share = max(batch.room // len(hungry) // BLOCK, 1) * BLOCK
+            for stream in hungry:
+                batch.take(stream, min(stream.issued + share, stream.request.most))
+            hungry = [stream for stream in hungry if stream.issued < stream.request.most and not batch.closed]
+        if batch.segments:
             self.use.batches += 1
-            self.use.rows += row
+            self.use.rows += batch.rows
+            self.use.asked += asked
             self.use.capacity += self.batch_size
-        return segments
+        return batch.segments
 
-    def _count(self, result: _Result[Answer], answered: list[tuple[Job[Answer], Answer]]) -> deque[_Active[Answer]]:
-        """Tally a finished batch; gives the jobs that want more votes."""
+    def _receive(
+        self,
+        result: _Result[Answer],
+        streams: dict[_Stream[Answer], None],
+        answered: list[tuple[Job[Answer], Answer]],
+    ) -> None:
+        """Hand the values of a finished batch to their streams, and go on with every request that is complete."""
         rows = result.segments[-1].high
-        opened: deque[_Active[Answer]] = deque()
         for segment in result.segments:
-            active = segment.active
-            active.job.seconds += result.seconds * (segment.high - segment.low) / rows
-            for tally, codes in zip(active.tallies, result.codes, strict=True):
-                tally.add(codes[segment.low : segment.high])
-            active.counted += segment.high - segment.low
-            if active.counted == active.request.n:
-                votes = tuple(tally.votes() for tally in active.tallies)
-                self._advance(active.job, votes, opened, answered)
-        return opened
+            stream = segment.stream
+            stream.job.seconds += result.seconds * (segment.high - segment.low) / rows
+            if stream not in streams:
+                continue  # drawn ahead for an input that was decided meanwhile
+            for kept, codes in zip(stream.codes, result.codes, strict=True):
+                kept.append(codes[segment.low : segment.high])
+            stream.received += segment.high - segment.low
+            while stream in streams and stream.received >= stream.request.stop:
+                for following in self._advance(stream.job, self._votes(stream), answered, stream):
+                    streams[following] = None
+                if stream.ended:
+                    del streams[stream]
+
+    def _votes(self, stream: _Stream[Answer]) -> tuple[Votes, ...]:
+        """The votes of a complete request; what came back beyond it stays."""
+        votes = []
+        for number, statistic in enumerate(self.statistics):
+            codes = np.concatenate(stream.codes[number])
+            tally = Tally(statistic.bins(self.num_classes))
+            tally.add(codes[: stream.request.n])
+            stream.codes[number] = [codes[stream.request.n :]]
+            votes.append(tally.votes())
+        return tuple(votes)
 
     def _advance(
         self,
         job: Job[Answer],
         votes: tuple[Votes, ...] | None,
-        active: deque[_Active[Answer]],
         answered: list[tuple[Job[Answer], Answer]],
-    ) -> None:
-        """Take a job's procedure one step further: to its next request, or to its answer."""
+        stream: _Stream[Answer] | None = None,
+    ) -> list[_Stream[Answer]]:
+        """Take a job's procedure one step further: on along its stream, to a new one, or to its answer."""
         try:
             request = job.begin() if votes is None else job.steps.send(votes)
         except StopIteration as end:
             answered.append((job, end.value))
-        else:
-            active.append(_Active(job, request, [Tally(s.bins(self.num_classes)) for s in self.statistics]))
+            request = None
+        if stream is not None:
+            if request and (request.stage, request.start) == (stream.request.stage, stream.request.stop):
+                stream.request = request
+                return []
+            stream.ended = True
+        if request is None:
+            return []
+        return [_Stream(job, request, request.start, request.start, [[] for _ in self.statistics])]
+
+
+class _Batch(Generic[Answer]):
+    """A batch being filled."""
+
+    def __init__(self, size: int) -> None:
+        self.segments: list[_Segment[Answer]] = []
+        self.rows = 0
+        self.closed = False  # by an input of another shape, which goes into a batch of its own
+        self._size = size
+
+    @property
+    def room(self) -> int:
+        return self._size - self.rows
+
+    def take(self, stream: _Stream[Answer], until: int) -> None:
+        """Give places to the copies of a stream up to number ``until``, as far as there is room."""
+        count = min(self.room, until - stream.issued)
+        if count <= 0 or self.closed:
+            return
+        if self.segments and stream.job.x.shape != self.segments[0].stream.job.x.shape:
+            self.closed = True
+            return
+        segment = _Segment(stream, stream.request.stage, self.rows, self.rows + count, stream.issued)
+        self.segments.append(segment)
+        self.rows += count
+        stream.issued += count
 
 
 class _Source(Generic[Answer]):
@@ -235,18 +314,18 @@ class _Source(Generic[Answer]):
 
     def __init__(self, jobs: Iterator[Job[Answer]]) -> None:
         self._jobs = jobs
-        self._ended = False
+        self.ended = False
         self.error: Exception | None = None
 
     def take(self) -> Job[Answer] | None:
-        if self._ended:
+        if self.ended:
             return None
         try:
             return next(self._jobs)
         except StopIteration:
-            self._ended = True
+            self.ended = True
         except Exception as error:
-            self._ended, self.error = True, error
+            self.ended, self.error = True, error
         return None
 
 
@@ -262,7 +341,7 @@ class _Lane:
         begin = time.perf_counter()
         threads = self._pool.threads or torch.get_num_threads()
         with torch.inference_mode(), intra_op_threads(threads):
-            rows = self._memory(segments[0].active.job.x)[: segments[-1].high]
+            rows = self._memory(segments[0].stream.job.x)[: segments[-1].high]
             for segment in segments:
                 self._fill(rows[segment.low : segment.high], segment)
             logits = self._pool.classifier(rows)
@@ -276,8 +355,8 @@ class _Lane:
 
     def _fill(self, rows: Tensor, segment: _Segment[Answer]) -> None:
         assert self._copies is not None
-        job, stage = segment.active.job, segment.active.request.stage
-        self._copies.fill(rows, job.x, seed=self._pool.seed, index=job.index, stage=stage, start=segment.start)
+        job = segment.stream.job
+        self._copies.fill(rows, job.x, seed=self._pool.seed, index=job.index, stage=segment.stage, start=segment.start)
 
     def _memory(self, x: Tensor) -> Tensor:
         if self._rows is None or self._rows.shape[1:] != x.shape:

@@ -147,7 +147,7 @@ def prepare(
         if like is not None and like["notes"].get("memory_format") in forms:
             runtime = like["name"]
             setup = Setup(like["batch_size"], like["threads"], like["workers"])
-            tuned = Tuned(like["notes"]["memory_format"], setup, 1.0, {})
+            tuned = Tuned(like["notes"]["memory_format"], setup, like["notes"]["rates"]["eager"], {})
         else:
             tuned = tune(forms, x, batch_size=batch_size, samples=samples, parallel=bool(modules))
         plan = replace(plan, setup=tuned.setup, channels_last=tuned.form == _CHANNELS_LAST)
@@ -164,7 +164,7 @@ def prepare(
                 built.pop(name, None)
                 rejected[name] = str(error)
         rates = {"eager": tuned.rate}
-        if len(built) > 1:
+        if len(built) > 1 and like is None:
             courses = {name: Course(run, x, plan.setup, 1 / tuned.rate) for name, run in built.items()}
             rates = race(courses, TUNING_SECONDS)
     if runtime != "auto":

@@ -198,7 +198,10 @@ def _tuning_seconds(sampling: float | None) -> float:
 
 def _seconds_per_sample(run: Forward, x: Tensor) -> float:
     """A first guess at the time of one sample in one thread, from a few batches of one block."""
-    return 1 / race({"": Course(run, x, Setup(BLOCK, 1), math.inf)}, _GUESS_SECONDS)[""]
+    course = Course(run, x, Setup(BLOCK, 1), math.inf)
+    with ThreadPoolExecutor(1) as pool:
+        course.turn(pool)  # whatever the model raises is raised here
+    return 1 / race({"": course}, _GUESS_SECONDS)[""]
 
 
 def _batch_sizes(x: Tensor, samples: int | None, most: float) -> tuple[int, ...]:
