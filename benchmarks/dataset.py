@@ -63,6 +63,7 @@ def main() -> None:
         results[name] = {
             "seconds": seconds,
             "samples per input": sum(c.samples for c in answers) / INPUTS,
+            "drawn per input": sum(rows for _, rows in history) / INPUTS,  # with those drawn ahead in vain
             "certified at r": held,
             "refuted": sum(c.outcome is Outcome.REFUTED for c in answers),
             "undecided": sum(c.outcome is Outcome.UNDECIDED for c in answers),
@@ -72,7 +73,7 @@ def main() -> None:
     report = {"preparing": preparing, "runtime": runtime.name, "results": results, "speedup": speedup}
     print(json.dumps({"benchmark": "dataset", **report}))
     table = Table(title=f"{INPUTS} digits at r = σ = {SIGMA:g} ({runtime.name}, batches of {runtime.batch_size})")
-    for column in ("procedure", "seconds", "× faster", "samples per input", "certified at r", "refuted", "occupancy"):
+    for column in ("procedure", "seconds", "× faster", "samples", "drawn", "certified at r", "refuted", "occupancy"):
         table.add_column(column, justify="right")
     for name, r in results.items():
         table.add_row(
@@ -80,6 +81,7 @@ def main() -> None:
             f"{r['seconds']:.2f}",
             f"{speedup[name]:.1f}",
             f"{r['samples per input']:,.0f}",
+            f"{r['drawn per input']:,.0f}",
             f"{r['certified at r']}",
             f"{r['refuted']}",
             f"{r['occupancy']:.1%}",

@@ -76,12 +76,12 @@ class Anytime(Procedure):
 
     def certify(self, task: Task) -> Steps[Certificate]:
         norm = task.noise.resolve_norm(self.norm)
-        thresholds = [float(task.noise.threshold(r, norm, task.dimension)) for r in self.radii]
+        thresholds = tuple(float(task.noise.threshold(r, norm, task.dimension)) for r in self.radii)
         self._check_reach(task, norm, thresholds)
         (selection,) = yield Draw(SELECTION, self.n0)
         guess = int(np.argmax(selection.counts))
         prior = Prior.informed(selection.n - _coarse(selection.n - selection.counts[guess], selection.n), selection.n)
-        tests = nested_boundaries(tuple(thresholds), self.alpha, self.beta, self.n_max, prior) if thresholds else ()
+        tests = nested_boundaries(thresholds, self.alpha, self.beta, self.n_max, prior) if thresholds else ()
         times = check_times(self.n_max).tolist()
         begin = time.monotonic()
         counts, checkpoints = np.zeros(task.num_classes, dtype=np.int64), dict[int, tuple[int, ...]]()
@@ -122,11 +122,11 @@ class Anytime(Procedure):
     def predict(self, task: Task) -> Steps[Prediction]:
         return task.top_class(PREDICTION_SAMPLES, self.alpha)
 
-    def _bound(self, k: int, n: int, prior: Prior, thresholds: list[float]) -> float:
+    def _bound(self, k: int, n: int, prior: Prior, thresholds: tuple[float, ...]) -> float:
         """The anytime bound; the targets are points of its grid, so one α covers it and every decision."""
         return anytime_lower_bound(k, n, self.alpha, prior, extra=thresholds, last=n == self.n_max)
 
-    def _check_reach(self, task: Task, norm: Norm, thresholds: list[float]) -> None:
+    def _check_reach(self, task: Task, norm: Norm, thresholds: tuple[float, ...]) -> None:
         if not thresholds:
             return
         highest = thresholds[-1]

@@ -11,7 +11,7 @@ n_max as strong as the last of four stages of :mod:`smoothcert.stats.staged`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -157,8 +157,9 @@ def nested_boundaries(
     )
 
 
+@lru_cache(maxsize=65_536)
 def anytime_lower_bound(
-    k: int, n: int, alpha: float, prior: Prior = JEFFREYS, *, extra: Sequence[float] = (), last: bool = False
+    k: int, n: int, alpha: float, prior: Prior = JEFFREYS, *, extra: tuple[float, ...] = (), last: bool = False
 ) -> float:
     """A lower confidence bound on p that holds at every n at once, and so wherever the votes stop.
 
@@ -182,7 +183,7 @@ def anytime_lower_bound(
         UsageError: If an argument is out of range.
     """
     _check_levels(alpha, None)
-    grid = _grid(tuple(extra))
+    grid = _grid(extra)
     clear = lower_bound(k, n, LAST_LOOK * alpha) if last else 0.0
     nested = 0
     while nested < len(grid) and grid[nested] * n < k:  # no evidence for p above a threshold that the votes do not pass
