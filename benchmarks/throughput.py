@@ -24,8 +24,8 @@ from smoothcert.sampling.runtimes import Runtime
 from smoothcert.sampling.tuning import intra_op_threads
 
 SIGMA = 0.5
-TURNS = 7
-MODELS = {"lenet": 8_000, "cifar-resnet20": 2_000}
+TURNS = 5
+MODELS = {"lenet": 16_000, "cifar-resnet20": 4_000}
 """Samples per turn."""
 
 

@@ -22,6 +22,10 @@ Forward = Callable[[Tensor], Tensor]
 ADVANTAGE = 1.05
 """How many times faster something less simple must be to be taken."""
 
+STEADINESS = 1.1
+"""How many times faster one batch over all threads must be than batches in threads of their own: threads that share a
+batch wait for each other, and slow down many times over whenever another process takes one of their cores."""
+
 TUNING_SECONDS = 1.0
 """How long measuring goes on where the number of samples to come is not known."""
 
@@ -186,7 +190,7 @@ def tune(
     setups = [Setup(size, *layout) for size in sizes for layout in _thread_layouts(x, parallel)]
     by_setup = race({setup: Course(forms[form], x, setup, guess) for setup in setups}, 0.7 * seconds)
     by_setup = by_setup or {setups[0]: 1 / guess}
-    best = max(by_setup, key=lambda s: by_setup[s] / (ADVANTAGE if s.workers > 1 else 1.0))
+    best = max(by_setup, key=lambda s: by_setup[s] * (STEADINESS if s.workers > 1 else 1.0))
     return Tuned(form, best, by_setup[best], {**rates, **{str(setup): rate for setup, rate in by_setup.items()}})
 
 
