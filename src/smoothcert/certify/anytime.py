@@ -113,7 +113,7 @@ class Anytime(Procedure):
             p_lower=p_lower,
             norm=norm,
             alpha=self.alpha,
-            alpha_split={"top class, at any time": self.alpha},
+            alpha_split={"at any time": (1 - LAST_LOOK) * self.alpha, "last look": LAST_LOOK * self.alpha},
             votes=Votes(n=n, counts=tuple(counts.tolist()), checkpoints=checkpoints),
             selection=selection,
             decisions=dict(zip(self.radii, outcomes, strict=True)),
