@@ -80,7 +80,7 @@ class Anytime(Procedure):
         self._check_reach(task, norm, thresholds)
         (selection,) = yield Draw(SELECTION, self.n0)
         guess = int(np.argmax(selection.counts))
-        prior = Prior.informed(selection.n - _coarse(selection.n - selection.counts[guess], selection.n), selection.n)
+        prior = Prior.informed(selection.counts[guess], selection.n)
         tests = nested_boundaries(thresholds, self.alpha, self.beta, self.n_max, prior) if thresholds else ()
         times = check_times(self.n_max).tolist()
         begin = time.monotonic()
@@ -134,14 +134,6 @@ class Anytime(Procedure):
             reach = anytime_lower_bound(self.n_max, self.n_max, self.alpha, last=True)
             words = f"a budget of {self.n_max:,}"
             raise unreachable(self.radii[-1], task, norm, reach, highest, LAST_LOOK * self.alpha, words)
-
-
-def _coarse(dissent: int, n0: int) -> int:
-    """The dissenting selection votes, rounded to a few values so that inputs share the tables of their tests."""
-    values = [0]
-    while values[-1] < n0:
-        values.append(max(values[-1] + 1, round(1.5 * values[-1])))
-    return min(min(values, key=lambda value: abs(value - dissent)), n0)
 
 
 _POWERS_OF_TEN = frozenset(10**e for e in range(1, 10))

@@ -112,10 +112,12 @@ class Procedure(ABC):
     Attributes:
         name: The name in the registry, on the command line and in run files.
         statistics: What must be tallied; each draw is answered with one :class:`Votes` per entry.
+        decides_early: Whether clear inputs take fewer samples than others.
     """
 
     name: ClassVar[str]
     statistics: ClassVar[tuple[Statistic, ...]] = (TopClass(),)
+    decides_early: ClassVar[bool] = True
 
     @property
     @abstractmethod

@@ -35,6 +35,7 @@ class Cohen(Procedure):
     """
 
     name: ClassVar[str] = "cohen"
+    decides_early: ClassVar[bool] = False
 
     n0: int = 100
     n: int = 100_000

@@ -41,7 +41,10 @@ class Prior:
 
     @classmethod
     def informed(cls, k0: int, n0: int) -> Prior:
-        """The prior after ``k0`` of ``n0`` selection votes for the guessed class: Beta(k0 + ½, n0 − k0 + ½).
+        """The prior after ``k0`` of ``n0`` selection votes for the guessed class: Beta(n0 − d + ½, d + ½).
+
+        Here d is the number of dissenting votes n0 − k0, rounded to one of about a dozen values, so that inputs share
+        the tables of their tests.
 
         The selection votes are independent of the votes tested, so given them the guarantee holds as for any fixed
         prior; a misleading selection costs votes, never validity.
@@ -62,7 +65,16 @@ class Prior:
         """
         if not 0 <= k0 <= n0:
             raise UsageError(f"selection votes must satisfy 0 ≤ k0 ≤ n0, got {k0} of {n0}.")
-        return cls(k0 + 0.5, n0 - k0 + 0.5)
+        dissent = _coarse(n0 - k0, n0)
+        return cls(n0 - dissent + 0.5, dissent + 0.5)
+
+
+def _coarse(dissent: int, n0: int) -> int:
+    """The nearest of 0, 1, 2, 3, 4, 6, 9, …, each about 1.5 times the one before."""
+    values = [0]
+    while values[-1] < n0:
+        values.append(max(values[-1] + 1, round(1.5 * values[-1])))
+    return min(min(values, key=lambda value: abs(value - dissent)), n0)
 
 
 JEFFREYS = Prior(0.5, 0.5)

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from smoothcert.certify import Procedure, Smoothed
 from smoothcert.sampling import BLOCK
@@ -109,7 +109,9 @@ def certify_dataset(
             writer.append(certificate_row(certificate, labels.pop(job.index), job.seconds))
             outcomes[certificate.outcome.value] += 1
             answered, drawn = answered + 1, drawn + certificate.samples
-            bar.update(task, advance=1, detail=_detail(outcomes, answered, drawn, time.perf_counter() - begin))
+            early = answered if procedure.decides_early else None
+            detail = _detail(outcomes, drawn, time.perf_counter() - begin, early)
+            bar.update(task, advance=1, detail=detail)
         writer.seal()
     return load_run(run)
 
@@ -169,22 +171,21 @@ def _session(smoothed: Smoothed, source: Mapping[str, Any] | None) -> dict[str, 
     }
 
 
-def _detail(outcomes: Counter[str], answered: int, drawn: int, seconds: float) -> str:
+def _detail(outcomes: Counter[str], drawn: int, seconds: float, answered: int | None) -> str:
     """What the bar says beside the number of inputs: outcomes, speed, and what early decisions save."""
     parts = [f"{outcomes[name]} {name}" for name in ("certified", "refuted") if outcomes[name]]
-    parts.append(f"{drawn / seconds:,.0f} samples/s")
-    saved = 1 - drawn / (answered * USUAL_SAMPLES)
-    return " · ".join([*parts, f"{saved:.1%} of {USUAL_SAMPLES:,} saved"] if saved > 0 else parts)
+    parts.append(f"{drawn / seconds / 1000:,.1f}k/s")
+    if answered is not None:
+        parts.append(f"{1 - drawn / (answered * USUAL_SAMPLES):.1%} saved")
+    return " · ".join(parts)
 
 
 def _bar(enabled: bool) -> Progress:
     return Progress(
         TextColumn("{task.description}"),
-        BarColumn(),
+        BarColumn(bar_width=8),
         MofNCompleteColumn(),
         TextColumn("{task.fields[detail]}"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
         TimeRemainingColumn(),
         console=Console(stderr=True),
         disable=not enabled,
