@@ -8,7 +8,7 @@ from scipy import stats
 
 from smoothcert import ABSTAIN, Anytime, Cohen, Gaussian, Smoothed, Staged
 from smoothcert.certify.plan import plan
-from smoothcert.stats import lower_bound
+from smoothcert.stats import lower_bound, upper_bound
 from smoothcert.types import Outcome, UsageError
 
 SIGMA = 0.5
@@ -163,6 +163,20 @@ def test_plan_of_figure_4():
     staged = plan(Staged(radius=0.25, stages=(1_000, 10_000, 125_000), beta=0.0001), Gaussian(0.25))
     assert [d.certify for d in staged.decisions] == [880, 8_538, 105_607]
     assert [d.refute for d in staged.decisions] == [794, 8_269, None]
+
+
+def test_plan_of_figure_15():
+    """Horváth et al. (2022), Fig. 15: the first phase of 100 samples, by the true probability."""
+    procedure = Staged(radius=0.25, stages=(100, 10_000, 100_000, 1_200_000))
+    for p in (0.6, 0.84, 0.97):
+        chance = plan(procedure, Gaussian(0.25), probabilities=[p]).chances[0]
+        bounds = lower_bound(list(range(101)), 100, 0.001 / 4), upper_bound(list(range(101)), 100, 0.0001 / 3)
+        threshold = stats.norm.cdf(1.0)
+        votes = stats.binom.pmf(range(101), 100, p)
+        certify, abort = votes[bounds[0] > threshold].sum(), votes[bounds[1] < threshold].sum()
+        assert chance.stages[0] == pytest.approx((certify, abort, 1 - certify - abort), abs=1e-9)
+        assert len(chance.stages) == 4
+        assert chance.certify == pytest.approx(sum(stage[0] for stage in chance.stages))
 
 
 def test_plan_of_cohen_is_the_binomial_tail():

@@ -48,6 +48,7 @@ class Chance:
         undecided: Chance that the samples run out.
         samples: Mean estimation samples.
         wald: Wald's lower bound on that mean, for any test with these error probabilities; infinite at the threshold.
+        stages: For Staged, the chance to certify, to abort and to go on in each stage, as shares of all inputs.
     """
 
     p: float
@@ -56,6 +57,7 @@ class Chance:
     undecided: float
     samples: float
     wald: float
+    stages: tuple[tuple[float, float, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -160,7 +162,8 @@ def _staged(procedure: Staged, threshold: float, probabilities: Sequence[float])
         ends = staged_characteristics(counts, p)
         certify, abort = float(ends.certify.sum()), float(ends.abort.sum())
         wald = wald_bound(p, threshold, procedure.alpha, procedure.beta)
-        chances.append(Chance(p, certify, abort, float(ends.go_on[-1]), ends.expected_samples, wald))
+        each = tuple(zip(ends.certify.tolist(), ends.abort.tolist(), ends.go_on.tolist(), strict=True))
+        chances.append(Chance(p, certify, abort, float(ends.go_on[-1]), ends.expected_samples, wald, each))
     return _decisions(counts.stages, counts.certify, counts.abort), tuple(chances)
 
 

@@ -80,3 +80,10 @@ def _show(plan: Plan) -> None:
             typer.echo(
                 f"{chance.p:>10.4f}{ends}{100 * chance.undecided:>10.2f}%{chance.samples:>11,.0f}{chance.wald:>12,.0f}"
             )
+        stages = len(plan.chances[0].stages)
+        if stages:
+            typer.echo("\nBy stage, % that certify / abort / go on:")
+            typer.echo(f"{'true p':>10}" + "".join(f"{f'stage {stage}':>24}" for stage in range(1, stages + 1)))
+            for chance in plan.chances:
+                cells = (" / ".join(f"{100 * share:.2f}" for share in stage) for stage in chance.stages)
+                typer.echo(f"{chance.p:>10.4f}" + "".join(f"{cell:>24}" for cell in cells))
