@@ -182,11 +182,12 @@ class Pool:
         source = _Source(iter(jobs))
         streams: dict[_Stream[Answer], None] = {}  # in order of admission
         flying: deque[Future[_Result[Answer]]] = deque()
-        lanes: deque[_Lane] = deque(_Lane(self) for _ in range(self.workers))
+        most = self.workers + 1 if self.workers > 1 else 1  # one waits, so that no worker does
+        lanes: deque[_Lane] = deque(_Lane(self) for _ in range(most))
         answered: list[tuple[Job[Answer], Answer]] = []
         with ThreadPoolExecutor(self.workers) as threads:
             while True:
-                while len(flying) < self.workers and (segments := self._next_batch(source, streams, answered)):
+                while len(flying) < most and (segments := self._next_batch(source, streams, answered)):
                     lane = lanes[0]
                     lanes.rotate(-1)
                     flying.append(_submit(threads, self.workers, lane, segments))
