@@ -26,6 +26,9 @@ Classifier = Callable[[Tensor], Tensor]
 """Anything that maps a batch of inputs to a batch of logits."""
 
 
+_STRETCH = 4  # batches that a worker runs in a row where that many are asked for, as changing threads takes time
+
+
 @dataclass(frozen=True)
 class Draw:
     """A request for votes: copies ``start`` … ``start + n − 1`` of a stage.
@@ -121,7 +124,7 @@ class _Stream(Generic[Answer]):
 
 @dataclass(frozen=True)
 class _Segment(Generic[Answer]):
-    """Rows ``low`` … ``high − 1`` of a batch: copies ``start``, ``start + 1``, … of a stream."""
+    """Rows ``low`` … ``high − 1`` of a stretch: copies ``start``, ``start + 1``, … of a stream."""
 
     stream: _Stream[Answer]
     stage: int
@@ -187,7 +190,7 @@ class Pool:
         answered: list[tuple[Job[Answer], Answer]] = []
         with ThreadPoolExecutor(self.workers) as threads:
             while True:
-                while len(flying) < most and (segments := self._next_batch(source, streams, answered)):
+                while len(flying) < most and (segments := self._next_stretch(source, streams, answered)):
                     lane = lanes[0]
                     lanes.rotate(-1)
                     flying.append(_submit(threads, self.workers, lane, segments))
@@ -199,33 +202,36 @@ class Pool:
         if source.error is not None:
             raise source.error
 
-    def _next_batch(
+    def _next_stretch(
         self,
         source: _Source[Answer],
         streams: dict[_Stream[Answer], None],
         answered: list[tuple[Job[Answer], Answer]],
     ) -> list[_Segment[Answer]]:
-        """Fill a batch: from open requests, oldest first, then from new jobs, then with copies drawn ahead."""
-        batch = _Batch[Answer](self.batch_size)
+        """Fill batches from open requests, oldest first, then the last one from new jobs, then with copies ahead."""
+        open_rows = sum(stream.request.stop - stream.issued for stream in streams)
+        share = open_rows // (self.workers * self.batch_size) if self.workers > 1 else 1  # none waits for a long one
+        stretch = _Stretch[Answer](self.batch_size * min(max(share, 1), _STRETCH))
         for stream in list(streams):
-            batch.take(stream, stream.request.stop)
-        while batch.room and not batch.closed and (job := source.take()) is not None:
+            stretch.take(stream, stream.request.stop)
+        stretch.size = -(-max(stretch.rows, 1) // self.batch_size) * self.batch_size
+        while stretch.room and not stretch.closed and (job := source.take()) is not None:
             for stream in self._advance(job, None, answered):
                 streams[stream] = None
-                batch.take(stream, stream.request.stop)
-        asked = batch.rows
+                stretch.take(stream, stream.request.stop)
+        asked = stretch.rows
         hungry = [stream for stream in streams if stream.issued < stream.request.most]
-        while batch.room and hungry and source.ended:
-            share = max(batch.room // len(hungry) // BLOCK, 1) * BLOCK
+        while stretch.room and hungry and source.ended:
+            ahead = max(stretch.room // len(hungry) // BLOCK, 1) * BLOCK
             for stream in hungry:
-                batch.take(stream, min(stream.issued + share, stream.request.most))
-            hungry = [stream for stream in hungry if stream.issued < stream.request.most and not batch.closed]
-        if batch.segments:
-            self.use.batches += 1
-            self.use.rows += batch.rows
+                stretch.take(stream, min(stream.issued + ahead, stream.request.most))
+            hungry = [stream for stream in hungry if stream.issued < stream.request.most and not stretch.closed]
+        if stretch.segments:
+            self.use.batches += stretch.size // self.batch_size
+            self.use.rows += stretch.rows
             self.use.asked += asked
-            self.use.capacity += self.batch_size
-        return batch.segments
+            self.use.capacity += stretch.size
+        return stretch.segments
 
     def _receive(
         self,
@@ -233,7 +239,7 @@ class Pool:
         streams: dict[_Stream[Answer], None],
         answered: list[tuple[Job[Answer], Answer]],
     ) -> None:
-        """Hand the values of a finished batch to their streams, and go on with every request that is complete."""
+        """Hand the values of a finished stretch to their streams, and go on with every request that is complete."""
         rows = result.segments[-1].high
         for segment in result.segments:
             stream = segment.stream
@@ -283,18 +289,18 @@ class Pool:
         return [_Stream(job, request, request.start, request.start, [[] for _ in self.statistics])]
 
 
-class _Batch(Generic[Answer]):
-    """A batch being filled."""
+class _Stretch(Generic[Answer]):
+    """Batches being filled, to be run one after the other."""
 
     def __init__(self, size: int) -> None:
         self.segments: list[_Segment[Answer]] = []
         self.rows = 0
-        self.closed = False  # by an input of another shape, which goes into a batch of its own
-        self._size = size
+        self.size = size
+        self.closed = False  # by an input of another shape, which goes into a stretch of its own
 
     @property
     def room(self) -> int:
-        return self._size - self.rows
+        return self.size - self.rows
 
     def take(self, stream: _Stream[Answer], until: int) -> None:
         """Give places to the copies of a stream up to number ``until``, as far as there is room."""
@@ -331,7 +337,7 @@ class _Source(Generic[Answer]):
 
 
 class _Lane:
-    """One place to compute a batch: its memory, its generator."""
+    """One place to compute batches: its memory, its generator."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -340,24 +346,39 @@ class _Lane:
 
     def compute(self, segments: list[_Segment[Answer]]) -> _Result[Answer]:
         begin = time.perf_counter()
+        memory = self._memory(segments[0].stream.job.x)
+        rows = segments[-1].high
+        codes: list[NDArray[np.int64]] = [np.empty(rows, np.int64) for _ in self._pool.statistics]
         threads = self._pool.threads or torch.get_num_threads()
         with torch.inference_mode(), intra_op_threads(threads):
-            rows = self._memory(segments[0].stream.job.x)[: segments[-1].high]
-            for segment in segments:
-                self._fill(rows[segment.low : segment.high], segment)
-            logits = self._pool.classifier(rows)
-            if logits.shape != (len(rows), self._pool.num_classes):
-                raise UsageError(
-                    f"the model gave an output of shape {tuple(logits.shape)} for a batch of {len(rows)}; "
-                    f"it must be ({len(rows)}, {self._pool.num_classes})."
-                )
-            codes = [statistic.codes(logits).cpu().numpy() for statistic in self._pool.statistics]
+            for low in range(0, rows, len(memory)):
+                high = min(low + len(memory), rows)
+                logits = self._logits(memory[: high - low], segments, low)
+                for statistic, values in zip(self._pool.statistics, codes, strict=True):
+                    values[low:high] = statistic.codes(logits).cpu().numpy()
         return _Result(segments, codes, time.perf_counter() - begin)
 
-    def _fill(self, rows: Tensor, segment: _Segment[Answer]) -> None:
+    def _logits(self, batch: Tensor, segments: list[_Segment[Answer]], first: int) -> Tensor:
+        """The logits of the batch that begins at row ``first`` of a stretch."""
         assert self._copies is not None
-        job = segment.stream.job
-        self._copies.fill(rows, job.x, seed=self._pool.seed, index=job.index, stage=segment.stage, start=segment.start)
+        for segment in segments:
+            low, high = max(segment.low, first), min(segment.high, first + len(batch))
+            if low < high:
+                self._copies.fill(
+                    batch[low - first : high - first],
+                    segment.stream.job.x,
+                    seed=self._pool.seed,
+                    index=segment.stream.job.index,
+                    stage=segment.stage,
+                    start=segment.start + low - segment.low,
+                )
+        logits = self._pool.classifier(batch)
+        if logits.shape != (len(batch), self._pool.num_classes):
+            raise UsageError(
+                f"the model gave an output of shape {tuple(logits.shape)} for a batch of {len(batch)}; "
+                f"it must be ({len(batch)}, {self._pool.num_classes})."
+            )
+        return logits
 
     def _memory(self, x: Tensor) -> Tensor:
         if self._rows is None or self._rows.shape[1:] != x.shape:

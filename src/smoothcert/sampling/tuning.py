@@ -22,7 +22,7 @@ Forward = Callable[[Tensor], Tensor]
 ADVANTAGE = 1.05
 """How many times faster something less simple must be to be taken."""
 
-STEADINESS = 1.1
+STEADINESS = 1.25
 """How many times faster one batch over all threads must be than batches in threads of their own: threads that share a
 batch wait for each other, and slow down many times over whenever another process takes one of their cores."""
 
