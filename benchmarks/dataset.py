@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from smoothcert import Anytime, Certificate, Cohen, Gaussian, Procedure, Smoothed, Staged, data, models
-from smoothcert.training import TrainingSettings, train
+from smoothcert.training import METHODS, TrainingSettings, train
 from smoothcert.types import Outcome
 
 SIGMA = 0.25
@@ -30,9 +30,9 @@ def occupancy(history: list[tuple[int, int]], batch_size: int) -> float:
 
 def main() -> None:
     torch.manual_seed(0)
-    x, y = data.load("digits", split="train").arrays()
     model = models.build("digits-cnn")
-    train(model, x, y, Gaussian(SIGMA), TrainingSettings(epochs=40), progress=False)
+    settings = TrainingSettings(epochs=40, batch_size=64, rate=0.1, holdout=0)
+    train(model, data.load("digits", split="train"), Gaussian(SIGMA), METHODS["gaussian"](), settings, progress=False)
     digits = data.load("digits", split="test")
     begin = time.perf_counter()
     runtime = Smoothed(model, Gaussian(SIGMA)).prepare(digits[0][0], samples=INPUTS * 100_000)

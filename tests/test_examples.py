@@ -1,4 +1,4 @@
-"""Every example a reader can copy runs: docstrings of the package, and the Python blocks of README and CONTRIBUTING."""
+"""Every example a reader can copy runs: docstrings of the package, and the Python blocks of its pages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import smoothcert
 MODULES = sorted(
     module.name for module in pkgutil.walk_packages(smoothcert.__path__, "smoothcert.") if "__main__" not in module.name
 )
-PAGES = [Path(__file__).parents[1] / name for name in ("README.md", "CONTRIBUTING.md")]
+PAGES = [Path(__file__).parents[1] / name for name in ("README.md", "CONTRIBUTING.md", "docs/training.md")]
 
 
 @pytest.mark.parametrize("name", ["smoothcert", *MODULES])

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import smoothcert
-from smoothcert.cli import certify, data, demo, plan, results
+from smoothcert.cli import attack, certify, data, demo, plan, results, train
 from smoothcert.types import SmoothcertError
 
 app = typer.Typer(
@@ -21,13 +21,16 @@ app = typer.Typer(
 )
 app.command("demo")(demo.demo)
 app.command("plan")(plan.plan)
+app.command("train")(train.train)
 app.command("certify")(certify.certify)
 app.command("predict")(certify.predict)
+app.command("attack")(attack.attack)
 app.command("table")(results.table)
 app.command("plot")(results.plot)
 app.command("import")(results.import_logs)
 app.command("export")(results.export)
 app.command("info")(results.info)
+app.add_typer(train.recipes, name="recipes")
 app.add_typer(data.app, name="data")
 
 _UsageMistake: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException, wherever this typer keeps it

@@ -15,7 +15,7 @@ from smoothcert.cli.results import show_table
 from smoothcert.noise import Gaussian
 from smoothcert.report.load import run_outcomes, sampling_limit
 from smoothcert.store import certify_dataset
-from smoothcert.training import TrainingSettings, train
+from smoothcert.training import METHODS, TrainingSettings, train
 
 SIGMAS = (0.12, 0.25)
 
@@ -73,10 +73,8 @@ def demo(
 
 def _train(path: Path, sigma: float) -> None:
     digits = data.load("digits", split="train")
-    assert isinstance(digits, data.ArrayDataset)
-    x, y = digits.arrays()
     torch.manual_seed(0)
     model = models.build("digits-cnn")
-    settings = TrainingSettings(epochs=40)
-    train(model, x, y, Gaussian(sigma), settings)
+    settings = TrainingSettings(epochs=40, batch_size=64, rate=0.1, holdout=0)
+    train(model, digits, Gaussian(sigma), METHODS["gaussian"](), settings)
     models.save_checkpoint(path, model, models.CheckpointInfo.of("digits-cnn", sigma=sigma))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import SupportsIndex
 
@@ -50,9 +52,26 @@ class ImageFolder:
         path, label = self._items[checked_index(index, len(self))]
         return read_image(path), label
 
+    def random_crop(self, index: SupportsIndex, generator: np.random.Generator) -> tuple[torch.Tensor, int]:
+        """An image cut, scaled and flipped at random, as usual in training on ImageNet, and its class.
 
-def read_image(path: Path) -> torch.Tensor:
+        Args:
+            index: The image.
+            generator: The source of randomness.
+
+        Returns:
+            A float32 tensor (3, 224, 224) in [0, 1], and the class.
+        """
+        path, label = self._items[checked_index(index, len(self))]
+        return read_image(path, lambda image: _random_crop(image, generator)), label
+
+
+def read_image(path: Path, cut: Callable[[Image.Image], Image.Image] | None = None) -> torch.Tensor:
     """Read, resize and crop one image.
+
+    Args:
+        path: The file.
+        cut: Makes an image 224×224; by default its centre, the short side resized to 256 before.
 
     Returns:
         A float32 tensor (3, 224, 224) in [0, 1].
@@ -62,18 +81,34 @@ def read_image(path: Path) -> torch.Tensor:
     """
     try:
         with Image.open(path) as file:
-            image = _short_side_resized(file.convert("RGB"))
+            image = (cut or _center_crop)(file.convert("RGB"))
     except Exception as error:  # the decoders raise many kinds of errors on damaged files
         raise DataError(f"{path} is no readable image ({error}): replace it or remove it.") from error
-    left, top = (round((side - CROP) / 2) for side in image.size)
-    image = image.crop((left, top, left + CROP, top + CROP))
     return torch.from_numpy(np.array(image)).permute(2, 0, 1).float().div_(255).contiguous()
 
 
-def _short_side_resized(image: Image.Image) -> Image.Image:
+def _center_crop(image: Image.Image) -> Image.Image:
     width, height = image.size
     short = min(width, height)
-    return image.resize((SHORT_SIDE * width // short, SHORT_SIDE * height // short), Image.Resampling.BILINEAR)
+    image = image.resize((SHORT_SIDE * width // short, SHORT_SIDE * height // short), Image.Resampling.BILINEAR)
+    left, top = (round((side - CROP) / 2) for side in image.size)
+    return image.crop((left, top, left + CROP, top + CROP))
+
+
+def _random_crop(image: Image.Image, generator: np.random.Generator) -> Image.Image:
+    """A part of 8 to 100 % of the area and 3:4 to 4:3 in shape (Szegedy et al., 2015), flipped or not."""
+    width, height = image.size
+    for _ in range(10):
+        area = generator.uniform(0.08, 1.0) * width * height
+        shape = math.exp(generator.uniform(math.log(3 / 4), math.log(4 / 3)))
+        wide, high = round(math.sqrt(area * shape)), round(math.sqrt(area / shape))
+        if 0 < wide <= width and 0 < high <= height:
+            break
+    else:
+        wide, high = min(width, height), min(width, height)
+    left, top = (int(generator.integers(0, room + 1)) for room in (width - wide, height - high))
+    image = image.resize((CROP, CROP), Image.Resampling.BILINEAR, box=(left, top, left + wide, top + high))
+    return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if generator.random() < 0.5 else image
 
 
 def _split_folder(path: Path, split: str) -> Path:

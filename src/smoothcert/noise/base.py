@@ -40,6 +40,11 @@ class Noise(ABC):
             ``out``.
         """
 
+    @property
+    @abstractmethod
+    def scale(self) -> float:
+        """The standard deviation of one coordinate, in the units of the input."""
+
     def radius(self, p: ArrayLike, norm: Norm | str | None = None, dimension: int | None = None) -> FloatArray:
         """The radius proved by a lower bound ``p`` on the probability of the top class.
 

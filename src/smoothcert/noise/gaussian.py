@@ -38,6 +38,10 @@ class Gaussian(Noise):
             raise UsageError(f"sigma must be a positive number, got {self.sigma!r}.")
         object.__setattr__(self, "sigma", float(self.sigma))
 
+    @property
+    def scale(self) -> float:
+        return self.sigma
+
     def sample(self, x: Tensor, out: Tensor, generator: Generator | None = None) -> Tensor:
         return out.normal_(0.0, self.sigma, generator=generator).add_(x)
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import signal, special, stats
+from scipy import special, stats
 
 from smoothcert.stats.binomial import FloatArray, IntArray, lower_bound, upper_bound
 from smoothcert.stats.evalues import JEFFREYS, MAX_VOTES, Prior, Side, checked_votes, log_e
@@ -233,6 +233,8 @@ def operating_characteristics(boundary: Boundary, p: float) -> Characteristics:
     Raises:
         UsageError: If ``p`` is not a probability.
     """
+    from scipy import signal  # slow to import
+
     if not 0.0 <= p <= 1.0:
         raise UsageError(f"p must lie between 0 and 1, got {p}.")
     certify = refute = expected = 0.0

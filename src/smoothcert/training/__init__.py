@@ -1,6 +1,7 @@
 """Training classifiers for smoothing."""
 
-from smoothcert.training.loop import TrainingSettings, train
-from smoothcert.training.methods import METHODS
+from smoothcert.training.loop import make_fabric, train
+from smoothcert.training.methods import METHODS, Method, Passes, State
+from smoothcert.training.settings import Recipe, TrainingSettings
 
-__all__ = ["METHODS", "TrainingSettings", "train"]
+__all__ = ["METHODS", "Method", "Passes", "Recipe", "State", "TrainingSettings", "make_fabric", "train"]

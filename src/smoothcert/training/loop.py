@@ -1,90 +1,389 @@
-"""The one training loop."""
+"""The one training loop, for one device or many."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import copy
+import csv
+import hashlib
+import io
+import math
+import os
+import struct
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
-from rich.console import Console
-from rich.progress import track
 from torch import Tensor, nn
 
+from smoothcert.data import Dataset
+from smoothcert.files import replacing
+from smoothcert.models import CheckpointInfo, save_checkpoint
 from smoothcert.noise import Noise
-from smoothcert.training.methods import METHODS
-from smoothcert.types import SmoothcertError, UsageError, unknown_name
+from smoothcert.training.augment import flip_and_shift
+from smoothcert.training.display import Display
+from smoothcert.training.judging import judge
+from smoothcert.training.methods import Method, State
+from smoothcert.training.resume import Progress, load_progress, save_progress
+from smoothcert.training.settings import TrainingSettings
+from smoothcert.training.sources import Batch, Source, source_of
+from smoothcert.types import SmoothcertError, UsageError
 
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
-@dataclass(frozen=True, kw_only=True)
-class TrainingSettings:
-    """How to train: SGD with Nesterov momentum under a one-cycle schedule.
-
-    Args:
-        method: A name in ``METHODS``.
-        epochs: Passes over the data.
-        batch_size: Inputs per step.
-        peak_rate: The largest learning rate of the cycle.
-        momentum: Nesterov momentum.
-        weight_decay: ℓ2 penalty on the weights.
-        seed: Seed of noise and order.
-    """
-
-    method: str = "gaussian"
-    epochs: int = 20
-    batch_size: int = 64
-    peak_rate: float = 0.1
-    momentum: float = 0.9
-    weight_decay: float = 1e-4
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise unknown_name("training method", self.method, METHODS)
-        if self.epochs < 1 or self.batch_size < 1 or not self.peak_rate > 0:
-            raise UsageError("epochs and batch_size must be at least 1 and peak_rate positive.")
+BEST, LAST, HISTORY = "best.safetensors", "last.safetensors", "history.csv"
 
 
 def train(
-    model: nn.Module, x: Tensor, y: Tensor, noise: Noise, settings: TrainingSettings, *, progress: bool = True
-) -> None:
-    """Train a model in place.
+    model: nn.Module,
+    dataset: Dataset | tuple[Tensor, Tensor],
+    noise: Noise,
+    method: Method,
+    settings: TrainingSettings | None = None,
+    *,
+    folder: str | os.PathLike[str] | None = None,
+    info: CheckpointInfo | None = None,
+    soft_labels: Tensor | None = None,
+    fabric: Fabric | None = None,
+    progress: bool = True,
+    tensorboard: bool = False,
+) -> list[dict[str, float]]:
+    """Train a model in place; in a folder, continue what is there.
+
+    Order, noise and crops of an epoch depend on the seed and the epoch's number only: not on how often training was
+    interrupted, nor on how many processes share the work.
 
     Args:
         model: The classifier; left in evaluation mode.
-        x: All training inputs, on the model's device.
-        y: Their labels.
+        dataset: The training data, or a pair of all inputs and all labels.
         noise: The noise the model will be certified with.
+        method: The training method.
         settings: How to train.
+        folder: Where checkpoints and logs go; nothing is written when not given.
+        info: What the checkpoints say about the model; needed with a folder.
+        soft_labels: A distribution over classes for each training input, for a method that needs it.
+        fabric: Devices and processes, launched; one device by default.
         progress: Whether to show a progress bar on stderr.
+        tensorboard: Whether to write TensorBoard logs too.
+
+    Returns:
+        What was measured in each epoch.
 
     Raises:
-        UsageError: If there is nothing to train on, or inputs and labels differ in number.
+        UsageError: If there is nothing to train on, something does not fit, or the folder holds another training.
         SmoothcertError: If the loss is no longer a number.
+
+    Example:
+        >>> from smoothcert import Gaussian, data, models
+        >>> from smoothcert.training import METHODS, TrainingSettings, train
+        >>> digits, model = data.load("digits", split="train"), models.build("digits-cnn")
+        >>> settings = TrainingSettings(epochs=1, holdout=0)
+        >>> history = train(model, digits, Gaussian(0.25), METHODS["gaussian"](), settings, progress=False)
+        >>> history[0]["loss"] < 2.4
+        True
     """
-    if len(x) == 0 or len(x) != len(y):
-        raise UsageError(f"training needs as many labels as inputs and at least one, got {len(x)} and {len(y)}.")
-    loss_of = METHODS[settings.method]
-    order = torch.Generator().manual_seed(settings.seed)
-    generator = torch.Generator(device=x.device).manual_seed(settings.seed)
-    optimizer = torch.optim.SGD(
-        model.parameters(),
-        lr=settings.peak_rate,
-        momentum=settings.momentum,
-        weight_decay=settings.weight_decay,
-        nesterov=settings.momentum > 0,
-    )
-    steps = -(-len(x) // settings.batch_size)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, settings.peak_rate, epochs=settings.epochs, steps_per_epoch=steps
-    )
-    model.train()
-    epochs = range(1, settings.epochs + 1)
-    for epoch in track(epochs, "train", console=Console(stderr=True), disable=not progress):
-        for batch in torch.split(torch.randperm(len(x), generator=order), settings.batch_size):
-            loss = loss_of(model, x[batch], y[batch], noise, generator)
-            if not torch.isfinite(loss):
-                raise SmoothcertError(f"the loss became {loss.item()} in epoch {epoch}; lower the learning rate.")
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            schedule.step()
-    model.eval()
+    settings = settings or TrainingSettings()
+    fabric = fabric or one_device(settings.precision)
+    if folder is not None and info is None:
+        raise UsageError("training in a folder needs info=CheckpointInfo.of(…), which the checkpoints carry.")
+    source = source_of(dataset, fabric.device, crop=settings.augment == "imagenet")
+    if len(source) <= settings.holdout:
+        raise UsageError(f"there are {len(source)} training inputs and holdout={settings.holdout}: none is left.")
+    if method.needs_soft_labels and (soft_labels is None or len(soft_labels) != len(source)):
+        raise UsageError(f"{method.name} needs a soft label for each of the {len(source)} training inputs.")
+    training = _Training(model, source, noise, method, settings, fabric, soft_labels)
+    shown = Display(settings.epochs, shown=progress and fabric.is_global_zero)
+    keeper = _Keeper(Path(folder), info, tensorboard) if folder is not None and info is not None else None
+    return training.run(keeper, shown)
+
+
+def one_device(precision: str = "32-true", accelerator: str = "auto") -> Fabric:
+    """One process on one device."""
+    return make_fabric(precision, accelerator, 1)
+
+
+def make_fabric(precision: str = "32-true", accelerator: str = "auto", devices: int = 1, nodes: int = 1) -> Fabric:
+    """Devices to train on; several are used by one process each.
+
+    Args:
+        precision: As in ``TrainingSettings``.
+        accelerator: ``cpu``, ``cuda`` or ``auto``.
+        devices: How many on each node.
+        nodes: How many nodes.
+
+    Returns:
+        The fabric, yet to be launched where there are several devices.
+
+    Raises:
+        UsageError: If there are no such devices or they do not know the precision.
+    """
+    from lightning_fabric import Fabric  # slow to import, and needed for training only
+
+    strategy = "ddp" if devices * nodes > 1 else "auto"
+    try:
+        return Fabric(
+            accelerator=accelerator,
+            devices=devices,
+            num_nodes=nodes,
+            strategy=strategy,
+            precision=precision,  # type: ignore[arg-type]
+        )
+    except (ValueError, RuntimeError) as error:
+        raise UsageError(f"cannot train on {devices} device(s) of kind {accelerator!r}: {error}") from error
+
+
+@dataclass
+class _Training:
+    model: nn.Module
+    source: Source
+    noise: Noise
+    method: Method
+    settings: TrainingSettings
+    fabric: Fabric
+    soft_labels: Tensor | None
+
+    def __post_init__(self) -> None:
+        settings = self.settings
+        self.fabric.to_device(self.model)
+        if any(weight.ndim == 4 for weight in self.model.parameters()):
+            self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if self.soft_labels is not None:
+            self.soft_labels = self.soft_labels.to(self.fabric.device)
+        optimizer = torch.optim.SGD(
+            self.model.parameters(),
+            lr=settings.rate,
+            momentum=settings.momentum,
+            nesterov=settings.nesterov,
+            weight_decay=settings.weight_decay,
+        )
+        self.bare_optimizer = optimizer
+        self.optimizer: Any = self.fabric.setup_optimizers(optimizer)
+        self.ema = copy.deepcopy(self.model).requires_grad_(False) if settings.ema is not None else None
+        kept_out = torch.arange(settings.holdout) * len(self.source) // max(settings.holdout, 1)
+        self.held = next(self.source.batches([kept_out], settings.seed)) if settings.holdout else None
+        mask = torch.ones(len(self.source), dtype=torch.bool)
+        mask[kept_out] = False
+        self.used = mask.nonzero()[:, 0]
+
+    def run(self, keeper: _Keeper | None, shown: Display) -> list[dict[str, float]]:
+        progress = keeper.resume(self) if keeper else Progress()
+        shown.begin(progress.epoch, progress.history)
+        with shown:
+            for epoch in range(progress.epoch, self.settings.epochs):
+                begin = time.perf_counter()
+                loss = self._epoch(epoch, shown, keeper)
+                verdict = self._judge(epoch)
+                row = {"epoch": epoch + 1, "loss": loss, "rate": self.settings.rate_at(epoch), **verdict}
+                progress.history.append({**row, "seconds": time.perf_counter() - begin})
+                progress.epoch = epoch + 1
+                if keeper and self.fabric.is_global_zero:
+                    keeper.keep(self, progress)
+                self.fabric.barrier()
+                shown.epoch_done(progress.history[-1])
+        if self.ema is not None:
+            self.model.load_state_dict(self.ema.state_dict())
+        self.model.eval()
+        return progress.history
+
+    def _epoch(self, epoch: int, shown: Display, keeper: _Keeper | None) -> float:
+        """One pass over the data; the mean loss."""
+        seed = _mixed(self.settings.seed, epoch)
+        order = self.used[torch.randperm(len(self.used), generator=torch.Generator().manual_seed(seed))]
+        chunks = [
+            chunk
+            for batch in torch.split(order, self.settings.batch_size)
+            for chunk in torch.chunk(batch, min(self.method.copies, len(batch)))
+        ]
+        shares = [self._share(chunk) for chunk in chunks]
+        parts = [
+            chunk if place is None else chunk[place[0] : place[0] + count]
+            for chunk, (place, count) in zip(chunks, shares, strict=True)
+        ]
+        generator = torch.Generator(device=self.fabric.device).manual_seed(seed)
+        self.model.train()
+        total = torch.zeros((), dtype=torch.float64, device=self.fabric.device)
+        devices = [self.fabric.device] if self.fabric.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(seed)  # for models that draw something themselves, such as dropout
+            for step, (batch, chunk, (place, count)) in enumerate(
+                zip(self.source.batches(parts, seed), chunks, shares, strict=True)
+            ):
+                at = epoch + step / len(chunks)
+                soft = None if self.soft_labels is None else self.soft_labels[parts[step].to(self.fabric.device)]
+                state = State(
+                    generator=generator,
+                    epoch=at,
+                    rate_dropped=self.settings.rate_dropped(at),
+                    soft_labels=soft,
+                    place=place,
+                )
+                loss = self._step(
+                    batch, state, weight=1.0 if place is None else count * self.fabric.world_size / len(chunk)
+                )
+                if not math.isfinite(loss):
+                    raise SmoothcertError(self._lost(loss, epoch, step, len(chunks), keeper))
+                total += loss * len(chunk)
+                shown.step(epoch, (step + 1) / len(chunks), loss)
+        return float(total) / len(order)
+
+    def _share(self, chunk: Tensor) -> tuple[tuple[int, int] | None, int]:
+        """This process's part of a batch: where it begins among how many, and its size; None for the whole batch."""
+        world = self.fabric.world_size
+        if world == 1 or len(chunk) < world:
+            return None, len(chunk)
+        sizes = [len(part) for part in torch.tensor_split(chunk, world)]
+        rank = self.fabric.global_rank
+        return (sum(sizes[:rank]), len(chunk)), sizes[rank]
+
+    def _step(self, batch: Batch, state: State, weight: float) -> float:
+        x, y = batch
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.settings.rate_at(state.epoch)
+        if self.settings.augment == "cifar":
+            x = flip_and_shift(x, state.uniform(x, 3))
+        self.optimizer.zero_grad(set_to_none=True)
+        with self.fabric.autocast():
+            loss = weight * self.method(self.model, x, y, self.noise, state)
+        self.fabric.backward(loss)
+        value = self._average(loss.detach())
+        if self.settings.clip is not None:
+            self.fabric.clip_gradients(
+                self.model, self.optimizer, max_norm=self.settings.clip, error_if_nonfinite=False
+            )
+        if math.isfinite(value):
+            self.optimizer.step()
+            self._follow()
+        return value
+
+    def _average(self, loss: Tensor) -> float:
+        """Average the gradients, and the loss, over all processes in one message."""
+        if self.fabric.world_size == 1:
+            return float(loss)
+        gradients = [weight.grad for weight in self.model.parameters() if weight.grad is not None]
+        flat = torch.cat([loss.reshape(1), *(gradient.reshape(-1) for gradient in gradients)])
+        flat = _mean_over_processes(self.fabric, flat)
+        first = 1
+        for gradient in gradients:
+            gradient.copy_(flat[first : first + gradient.numel()].reshape(gradient.shape))
+            first += gradient.numel()
+        return float(flat[0])
+
+    @torch.no_grad()
+    def _follow(self) -> None:
+        """Move the running mean of the weights."""
+        if self.ema is None or self.settings.ema is None:
+            return
+        for mean, now in zip(self.ema.state_dict().values(), self.model.state_dict().values(), strict=True):
+            if mean.is_floating_point():
+                mean.lerp_(now, 1 - self.settings.ema)
+            else:
+                mean.copy_(now)
+
+    def _judge(self, epoch: int) -> dict[str, float]:
+        for buffer in self.model.buffers() if self.fabric.world_size > 1 else ():
+            if buffer.is_floating_point():
+                buffer.copy_(_mean_over_processes(self.fabric, buffer))
+        if self.held is None:
+            return {}
+        judged = judge(
+            self.kept_model,
+            *self.held,
+            self.noise,
+            votes=self.settings.votes,
+            radius=self.settings.radius or self.noise.scale,
+            seed=_mixed(self.settings.seed, epoch),
+        )
+        return asdict(judged)
+
+    @property
+    def kept_model(self) -> nn.Module:
+        """The model as it is evaluated and saved."""
+        return self.model if self.ema is None else self.ema
+
+    def identity(self, info: CheckpointInfo) -> dict[str, Any]:
+        """What a folder's training must agree in to be continued."""
+        settings = self.settings.model_dump(mode="json", include=set(TrainingSettings.model_fields))
+        return {
+            **settings,
+            "method": {"name": self.method.name, **asdict(self.method)},
+            "noise": self.noise.config(),
+            "architecture": info.architecture,
+            "inputs": len(self.source),
+        }
+
+    def _lost(self, loss: float, epoch: int, step: int, steps: int, keeper: _Keeper | None) -> str:
+        kept = (
+            f"the checkpoint of epoch {epoch} is kept in '{keeper.folder}'" if keeper and epoch else "nothing is kept"
+        )
+        return (
+            f"the loss became {loss} in epoch {epoch + 1}, step {step + 1} of {steps}, at learning rate "
+            f"{self.settings.rate_at(epoch + step / steps):.3g}; {kept}. Lower the rate or set clip."
+        )
+
+
+class _Keeper:
+    """Writes checkpoints and logs of a training to its folder."""
+
+    def __init__(self, folder: Path, info: CheckpointInfo, tensorboard: bool) -> None:
+        self.folder, self._info, self._tensorboard = folder, info, tensorboard
+        self._writer: Any = None
+
+    def resume(self, training: _Training) -> Progress:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        identity = training.identity(self._info)
+        progress = load_progress(self.folder, identity, training.model, training.bare_optimizer, training.ema)
+        if progress.scaler:
+            training.fabric.strategy.precision.load_state_dict(progress.scaler)
+        if self._tensorboard and training.fabric.is_global_zero:
+            self._writer = _tensorboard(self.folder, progress.epoch)
+        return progress
+
+    def keep(self, training: _Training, progress: Progress) -> None:
+        row = progress.history[-1]
+        score = row.get("certified", 0.0) + 1e-3 * row.get("accuracy", 0.0)
+        measured: dict[str, float] = {key: row[key] for key in ("accuracy", "certified") if key in row}
+        extra: dict[str, Any] = {**self._info.extra, "epoch": progress.epoch, **measured}
+        info = replace(self._info, extra=extra)
+        model = training.kept_model
+        save_checkpoint(self.folder / LAST, model, info)
+        if training.held is None or score > progress.best:
+            progress.best = score
+            save_checkpoint(self.folder / BEST, model, info)
+        _write_csv(self.folder / HISTORY, progress.history)
+        if self._writer is not None:
+            for key in row.keys() - {"epoch"}:
+                self._writer.add_scalar(key, row[key], progress.epoch)
+            self._writer.flush()
+        progress.scaler = dict(training.fabric.strategy.precision.state_dict())
+        save_progress(
+            self.folder, training.identity(self._info), progress, training.model, training.bare_optimizer, training.ema
+        )
+
+
+def _mean_over_processes(fabric: Fabric, values: Tensor) -> Tensor:
+    mean = fabric.all_reduce(values, reduce_op="mean")
+    assert isinstance(mean, Tensor)
+    return mean
+
+
+def _tensorboard(folder: Path, epoch: int) -> Any:
+    try:
+        from tensorboardX import SummaryWriter
+    except ImportError as error:
+        raise UsageError('TensorBoard logs are not installed; pip install "smoothcert[tensorboard]".') from error
+    return SummaryWriter(str(folder / "tensorboard"), purge_step=epoch + 1)
+
+
+def _write_csv(path: Path, history: list[dict[str, float]]) -> None:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(history[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(history)
+    with replacing(path) as temporary:
+        temporary.write_text(text.getvalue(), encoding="utf-8")
+
+
+def _mixed(seed: int, epoch: int) -> int:
+    return int.from_bytes(hashlib.blake2b(struct.pack("<QQ", seed, epoch), digest_size=4).digest(), "little")

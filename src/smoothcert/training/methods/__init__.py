@@ -1,17 +1,31 @@
-"""Training methods: one short file each, a pure loss over (model, x, y, noise, generator)."""
+"""Training methods: one short file each, a pure loss over (model, x, y, noise, state)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from smoothcert.training.methods.base import Method, Passes, State
+from smoothcert.training.methods.catrs import CatRS
+from smoothcert.training.methods.consistency import Consistency
+from smoothcert.training.methods.gaussian import NoiseAugmentation
+from smoothcert.training.methods.macer import Macer
+from smoothcert.training.methods.smoothadv import SmoothAdv
+from smoothcert.training.methods.smoothmix import SmoothMix
+from smoothcert.training.methods.stability import Stability
 
-from torch import Generator, Tensor, nn
-
-from smoothcert.noise import Noise
-from smoothcert.training.methods.gaussian import gaussian
-
-Loss = Callable[[nn.Module, Tensor, Tensor, Noise, Generator], Tensor]
-
-METHODS: dict[str, Loss] = {"gaussian": gaussian}
+METHODS: dict[str, type[Method]] = {
+    method.name: method for method in (NoiseAugmentation, Stability, SmoothAdv, Macer, Consistency, SmoothMix, CatRS)
+}
 """Every method by name; a new one is one file and one entry here."""
 
-__all__ = ["METHODS", "Loss", "gaussian"]
+__all__ = [
+    "METHODS",
+    "CatRS",
+    "Consistency",
+    "Macer",
+    "Method",
+    "NoiseAugmentation",
+    "Passes",
+    "SmoothAdv",
+    "SmoothMix",
+    "Stability",
+    "State",
+]

@@ -2,24 +2,46 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import torch.nn.functional as F
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
 from smoothcert.noise import Noise
+from smoothcert.training.methods.base import Method, Passes, State, require, run
 
 
-def gaussian(model: nn.Module, x: Tensor, y: Tensor, noise: Noise, generator: Generator) -> Tensor:
-    """Cross-entropy on one noisy copy of each input (Cohen, Rosenfeld and Kolter, 2019, §3.3).
+@dataclass(frozen=True, kw_only=True)
+class NoiseAugmentation(Method):
+    """Cross-entropy on noisy copies of each input (Cohen, Rosenfeld and Kolter, 2019, §3.3).
 
     Args:
-        model: The classifier, in training mode.
-        x: A batch of inputs.
-        y: Their labels.
-        noise: The noise to be certified with later.
-        generator: The source of randomness.
+        m: Noisy copies of each input.
 
-    Returns:
-        The mean loss.
+    Example:
+        >>> import torch
+        >>> from smoothcert import Gaussian
+        >>> model, x, y = torch.nn.Linear(4, 3), torch.rand(8, 4), torch.arange(8) % 3
+        >>> loss = NoiseAugmentation()(model, x, y, Gaussian(0.5), State(generator=torch.Generator().manual_seed(0)))
+        >>> loss.backward()
     """
-    noisy = noise.sample(x, x.new_empty(x.shape), generator)
-    return F.cross_entropy(model(noisy), y)
+
+    m: int = 1
+
+    name: ClassVar[str] = "gaussian"
+
+    def __post_init__(self) -> None:
+        require(self.m >= 1, f"m must be at least 1, got {self.m}.")
+
+    def loss(self, model: nn.Module, x: Tensor, y: Tensor, noise: Noise, state: State) -> Tensor:
+        logits = run(model, state.noisy(noise, x, self.m))
+        return F.cross_entropy(logits.flatten(0, 1), y.repeat(self.m))
+
+    @property
+    def copies(self) -> int:
+        return self.m
+
+    @property
+    def passes(self) -> Passes:
+        return Passes(train=self.m)

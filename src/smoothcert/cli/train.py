@@ -1,0 +1,114 @@
+"""``smoothcert train`` and ``smoothcert recipes``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from smoothcert.training import make_fabric
+from smoothcert.training.recipes import load_recipe, recipe_names, recipe_to_yaml
+from smoothcert.training.run import train_recipe
+from smoothcert.types import UsageError
+
+recipes = typer.Typer(help="List and show training recipes.", no_args_is_help=True, rich_markup_mode="markdown")
+
+
+def train(
+    recipe: Annotated[str, typer.Argument(help="A recipe's name (`smoothcert recipes list`) or a YAML file.")],
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a setting: epochs=10, method.lam=2, noise.sigma=0.25 …")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder of the training; by default models/RECIPE.")
+    ] = None,
+    fresh: Annotated[bool, typer.Option(help="Start anew instead of continuing what the folder holds.")] = False,
+    data_root: Annotated[Path | None, typer.Option("--data-root", help="Where datasets are kept.")] = None,
+    accelerator: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
+    devices: Annotated[int, typer.Option(help="Devices per node; each is used by one process.")] = 1,
+    nodes: Annotated[int, typer.Option(help="Nodes.")] = 1,
+    threads: Annotated[int | None, typer.Option(help="CPU threads per process.")] = None,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard logs too.")] = False,
+) -> None:
+    """Train a classifier for smoothing by a recipe of the papers, or by one of your own.
+
+    Stop it at any time; the same command continues, and ends with the same weights. The folder keeps the best and the
+    last model, history.csv and, in the checkpoints, the recipe.
+
+    **Examples**
+
+        smoothcert train digits-gaussian-0.25-quick
+
+        smoothcert train mnist-catrs-0.50 --set epochs=10 --set method.lam=0.5 -o models/mine
+
+        smoothcert train cifar10-smoothmix-0.50 --accelerator cuda --devices 4
+    """
+    if threads is not None:
+        if threads < 1:
+            raise UsageError(f"--threads must be at least 1, got {threads}.")
+        torch.set_num_threads(threads)
+    if devices < 1 or nodes < 1:
+        raise UsageError(f"--devices and --nodes must be at least 1, got {devices} and {nodes}.")
+    chosen = load_recipe(recipe, changes or [])
+    folder = output or Path("models") / chosen.name
+    fabric = make_fabric(chosen.precision, accelerator, devices, nodes)
+    if fabric.world_size > 1:
+        fabric.launch()
+    history = train_recipe(
+        chosen, folder, root=data_root, fabric=fabric, fresh=fresh, progress=True, tensorboard=tensorboard
+    )
+    if not fabric.is_global_zero:
+        return
+    last = history[-1]
+    seconds = sum(row["seconds"] for row in history)
+    typer.echo(f"{chosen.name}: {len(history)} epochs in {seconds:.0f} s, loss {last['loss']:.4f}")
+    if "accuracy" in last:
+        radius = chosen.radius or chosen.build_noise().scale
+        typer.echo(
+            f"On {chosen.holdout} inputs kept out: accuracy {last['accuracy']:.1%}, "
+            f"certified at {radius:g} at least {last['certified']:.1%} (from {chosen.votes} votes each)"
+        )
+    typer.echo(f"Models: {folder / 'best.safetensors'}, {folder / 'last.safetensors'}")
+    typer.echo(f"Next: smoothcert certify {folder} --data {chosen.dataset}")
+
+
+@recipes.command("list")
+def list_recipes(
+    filter_text: Annotated[str, typer.Argument(metavar="[TEXT]", help="Only names that contain this.")] = "",
+) -> None:
+    """List the recipes, with the papers they come from.
+
+    **Examples**
+
+        smoothcert recipes list
+
+        smoothcert recipes list mnist-catrs
+    """
+    names = [name for name in recipe_names() if filter_text in name]
+    if not names:
+        raise UsageError(f"no recipe's name contains {filter_text!r}; run `smoothcert recipes list` for all of them.")
+    table = Table(box=None, pad_edge=False)
+    for column in ("recipe", "model", "epochs", "source"):
+        table.add_column(column, no_wrap=column != "source")
+    for name in names:
+        recipe = load_recipe(name)
+        table.add_row(name, recipe.model, str(recipe.epochs), recipe.source)
+    Console().print(table)
+
+
+@recipes.command("show")
+def show_recipe(
+    name: Annotated[str, typer.Argument(help="The recipe.")],
+    changes: Annotated[list[str] | None, typer.Option("--set", help="Change a setting, as in `train`.")] = None,
+) -> None:
+    """Print a recipe as YAML: redirect it to a file, change it, and train it by its path.
+
+    **Example**
+
+        smoothcert recipes show mnist-catrs-0.50 > mine.yaml
+    """
+    typer.echo(recipe_to_yaml(load_recipe(name, changes or [])), nl=False)

@@ -1,0 +1,67 @@
+"""Adversarial training of the smoothed classifier."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from smoothcert.noise import Noise
+from smoothcert.training.attacks import ascend, ddn, frozen, smoothed_nll
+from smoothcert.training.methods.base import Method, Passes, State, require, run
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmoothAdv(Method):
+    """Cross-entropy on noisy copies of an input that fools the smoothed classifier (Salman et al., 2019, Eq. 6).
+
+    The attack sees the same noise as the update, and its point is shared by the noisy copies.
+
+    Args:
+        epsilon: The ℓ2 radius of the attack.
+        steps: Its number of steps T.
+        m: Noisy copies of each input.
+        warmup: Epochs over which epsilon grows from 0.
+        attack: ``"pgd"``, with steps of length 2ε/T, or ``"ddn"``.
+    """
+
+    epsilon: float = 1.0
+    steps: int = 10
+    m: int = 4
+    warmup: float = 10.0
+    attack: str = "pgd"
+
+    name: ClassVar[str] = "smoothadv"
+
+    def __post_init__(self) -> None:
+        require(self.attack in ("pgd", "ddn"), f"attack must be pgd or ddn, got {self.attack!r}.")
+        require(self.epsilon >= 0, f"epsilon must not be negative, got {self.epsilon}.")
+        require(self.steps >= 1, f"steps must be at least 1, got {self.steps}.")
+        require(self.m >= 1, f"m must be at least 1, got {self.m}.")
+        require(self.warmup >= 0, f"warmup must not be negative, got {self.warmup}.")
+
+    def loss(self, model: nn.Module, x: Tensor, y: Tensor, noise: Noise, state: State) -> Tensor:
+        delta = state.noisy(noise, x, self.m) - x
+        logits = run(model, self.adversary(model, x, y, delta, state) + delta)
+        return F.cross_entropy(logits.flatten(0, 1), y.repeat(self.m))
+
+    def adversary(self, model: nn.Module, x: Tensor, y: Tensor, delta: Tensor, state: State) -> Tensor:
+        """The inputs moved so as to fool the classifier smoothed over ``delta``."""
+        epsilon = self.epsilon if state.epoch >= self.warmup else self.epsilon * state.epoch / self.warmup
+        if epsilon == 0:
+            return x
+        with frozen(model):
+            if self.attack == "ddn":
+                return ddn(model, delta, x, y, steps=self.steps, radius=epsilon)
+            step = 2 * epsilon / self.steps
+            return ascend(smoothed_nll(model, delta, y), x, steps=self.steps, step=step, radius=epsilon)
+
+    @property
+    def copies(self) -> int:
+        return self.m
+
+    @property
+    def passes(self) -> Passes:
+        return Passes(train=self.m, attack=self.m * self.steps)

@@ -1,0 +1,80 @@
+"""Training on mixtures of an input and its adversary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from smoothcert.noise import Noise
+from smoothcert.training.attacks import ascend, frozen, mean_log_softmax, smoothed_nll
+from smoothcert.training.methods.base import Method, Passes, State, require, run
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmoothMix(Method):
+    """Cross-entropy on noisy copies, and a calmer target on the way to an adversary (Jeong et al., 2021, Eq. 8–11).
+
+    An unrestricted adversary x̃ of the smoothed classifier is mixed with the input, x_mix = (1−λ)x + λx̃ with λ uniform
+    in (0, ½), and its prediction drawn to (1−λ)F̂(x) + λ·uniform, where the smoothed classifier F̂ is right at x.
+
+    Args:
+        eta: Weight η of the second term.
+        step: Length of the attack's steps.
+        steps: Their number T.
+        m: Noisy copies of each input.
+        one_step: Whether the attack's first point takes the place of the input, in the cross-entropy too.
+        radius: The ℓ2 ball of the attack; None for none.
+    """
+
+    eta: float = 5.0
+    step: float = 1.0
+    steps: int = 4
+    m: int = 4
+    one_step: bool = False
+    radius: float | None = None
+
+    name: ClassVar[str] = "smoothmix"
+
+    def __post_init__(self) -> None:
+        require(self.eta >= 0, f"eta must not be negative, got {self.eta}.")
+        require(self.step > 0, f"step must be positive, got {self.step}.")
+        require(self.steps >= 1 and self.m >= 1, f"steps and m must be at least 1, got {self.steps} and {self.m}.")
+        require(self.radius is None or self.radius > 0, f"radius must be positive, got {self.radius}.")
+
+    def loss(self, model: nn.Module, x: Tensor, y: Tensor, noise: Noise, state: State) -> Tensor:
+        delta = state.noisy(noise, x, self.m) - x
+        first, last = self.adversaries(model, x, y, delta)
+        start = first if self.one_step else x
+        clean = run(model, start + delta)
+        loss = F.cross_entropy(clean.flatten(0, 1), y.repeat(self.m))
+        if self.eta == 0:
+            return loss
+        log_mean = mean_log_softmax(clean)
+        share = 0.5 * state.uniform(x)[0]
+        weight = share.reshape(-1, *[1] * (x.ndim - 1))
+        mixed = F.log_softmax(run(model, (1 - weight) * start + weight * last + delta), dim=-1)
+        target = (1 - share[:, None]) * log_mean.exp() + share[:, None] / clean.shape[-1]
+        divergence = F.kl_div(mixed, target.expand_as(mixed), reduction="none").sum(dim=-1).mean(dim=0)
+        right = log_mean.argmax(dim=1) == y
+        return loss + self.eta * (divergence * right).mean()
+
+    def adversaries(self, model: nn.Module, x: Tensor, y: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
+        """The attack's first and last point."""
+        if self.eta == 0 and not self.one_step:
+            return x, x
+        with frozen(model):
+            objective = smoothed_nll(model, delta, y)
+            first = ascend(objective, x, steps=1, step=self.step, radius=self.radius)
+            rest = self.steps - 1
+            return first, ascend(objective, first, steps=rest, step=self.step, radius=self.radius, center=x)
+
+    @property
+    def copies(self) -> int:
+        return self.m
+
+    @property
+    def passes(self) -> Passes:
+        return Passes(train=2 * self.m, attack=self.m * self.steps)

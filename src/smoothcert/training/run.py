@@ -1,0 +1,154 @@
+"""From a recipe to a trained model in a folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from smoothcert import data, models
+from smoothcert.noise import Gaussian
+from smoothcert.training.loop import BEST, LAST, make_fabric, train
+from smoothcert.training.settings import Recipe
+from smoothcert.training.soft_labels import soft_labels
+from smoothcert.types import UsageError
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+SOFT_LABELS = "soft-labels"
+
+
+def train_recipe(
+    recipe: Recipe,
+    folder: str | os.PathLike[str],
+    *,
+    find: Callable[[str], Recipe] | None = None,
+    root: str | os.PathLike[str] | None = None,
+    fabric: Fabric | None = None,
+    fresh: bool = False,
+    progress: bool = True,
+    tensorboard: bool = False,
+) -> list[dict[str, float]]:
+    """Train as a recipe says, continuing what the folder holds.
+
+    Soft labels, and the model that votes for them, are made where they are missing, in a folder beside this one that
+    other trainings with the same labels share.
+
+    Args:
+        recipe: The recipe.
+        folder: Where checkpoints and logs go.
+        find: How to find the recipe of the model that makes soft labels; by name among ours by default.
+        root: Where the datasets are; the default place if not given.
+        fabric: Devices and processes, launched; one device by default.
+        fresh: Whether to delete what the folder holds of an earlier training first.
+        progress: Whether to show a progress bar on stderr.
+        tensorboard: Whether to write TensorBoard logs too.
+
+    Returns:
+        What was measured in each epoch.
+
+    Raises:
+        UsageError: If something in the recipe does not fit, or the folder holds another training.
+        DataError: If the data is missing.
+        SmoothcertError: If the loss is no longer a number.
+    """
+    folder = Path(folder)
+    fabric = fabric or make_fabric(recipe.precision)
+    dataset = data.load(recipe.dataset, split="train", root=root)
+    if fresh and fabric.is_global_zero:
+        clear(folder)
+    fabric.barrier()
+    labels = None
+    if recipe.build_method().needs_soft_labels:
+        labels = _soft_labels(recipe, dataset, folder, find, root, fabric, progress)
+    model, info = _model(recipe, dataset)
+    return train(
+        model,
+        dataset,
+        recipe.build_noise(),
+        recipe.build_method(),
+        recipe,
+        folder=folder,
+        info=info,
+        soft_labels=labels,
+        fabric=fabric,
+        progress=progress,
+        tensorboard=tensorboard,
+    )
+
+
+def clear(folder: Path) -> None:
+    """Delete what a training wrote to its folder, and nothing else."""
+    for name in (BEST, LAST, "history.csv", "training.safetensors"):
+        (folder / name).unlink(missing_ok=True)
+    shutil.rmtree(folder / "tensorboard", ignore_errors=True)
+
+
+def _model(recipe: Recipe, dataset: data.Dataset) -> tuple[torch.nn.Module, models.CheckpointInfo]:
+    expected = models.find_model(recipe.model).input_shape
+    if dataset.shape[1:] != expected[1:]:
+        raise UsageError(
+            f"{recipe.model} takes images of {expected[1]}×{expected[2]}, but {recipe.dataset} has "
+            f"{dataset.shape[1]}×{dataset.shape[2]}; set another model."
+        )
+    noise = recipe.build_noise()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.seed)
+        model = models.build(
+            recipe.model,
+            num_classes=dataset.num_classes,
+            in_channels=dataset.shape[0],
+            normalize=recipe.normalize,
+        )
+    info = models.CheckpointInfo.of(
+        recipe.model,
+        num_classes=dataset.num_classes,
+        in_channels=dataset.shape[0],
+        normalize=recipe.normalize,
+        sigma=noise.sigma if isinstance(noise, Gaussian) else None,
+        extra={"recipe": recipe.model_dump(mode="json")},
+    )
+    return model, info
+
+
+def _soft_labels(
+    recipe: Recipe,
+    dataset: data.Dataset,
+    folder: Path,
+    find: Callable[[str], Recipe] | None,
+    root: str | os.PathLike[str] | None,
+    fabric: Fabric,
+    progress: bool,
+) -> Tensor:
+    """Soft labels for every training input, from a model that is trained if it is not there."""
+    wanted = recipe.soft_labels
+    assert wanted is not None
+    if find is None:
+        from smoothcert.training.recipes import load_recipe
+
+        find = load_recipe
+    teacher = find(wanted.recipe)
+    if teacher.build_method().needs_soft_labels or teacher.dataset != recipe.dataset:
+        raise UsageError(f"the recipe {wanted.recipe} cannot make soft labels for {recipe.name}: use a Gaussian one.")
+    place = folder.parent / teacher.name
+    train_recipe(teacher, place, find=find, root=root, fabric=fabric, progress=progress)
+    store = folder.parent / SOFT_LABELS / f"{teacher.name}-{wanted.sigma:g}-{wanted.n}"
+    if not isinstance(dataset, data.ArrayDataset):
+        raise UsageError(f"soft labels for {recipe.dataset}, which is read from disk, are not supported yet.")
+    model = models.load_model(place / LAST).to(fabric.device)
+    x = dataset.arrays()[0].to(fabric.device)
+
+    def labels(shown: bool) -> Tensor:
+        noise, classes = Gaussian(wanted.sigma), dataset.num_classes
+        return soft_labels(model, x, noise, n=wanted.n, num_classes=classes, folder=store, progress=shown)
+
+    if fabric.is_global_zero:
+        labels(progress)
+    fabric.barrier()
+    return labels(False)

@@ -1,0 +1,174 @@
+"""How to train: the settings of the loop, and a recipe, which adds what to train on what."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from smoothcert.noise import Noise, noise_from_config
+from smoothcert.training.methods import METHODS, Method
+from smoothcert.types import UsageError, unknown_name
+
+Names = Annotated[dict[str, Any], BeforeValidator(lambda value: {"name": value} if isinstance(value, str) else value)]
+"""A named thing and its settings; a plain name stands for the default ones."""
+
+
+class TrainingSettings(BaseModel):
+    """How the loop runs: SGD with momentum, its schedule, and what is kept.
+
+    Attributes:
+        epochs: Passes over the data.
+        batch_size: Noisy copies per step: a method with m copies of each input takes batch_size / m inputs.
+        rate: The learning rate: its first value under ``step``, its largest under ``one-cycle``.
+        schedule: ``step`` divides the rate by ten at each milestone; ``one-cycle`` raises it from a 25th of ``rate``
+            over the first ``rise`` of training, then lowers it to nothing along a cosine.
+        milestones: The epochs at which ``step`` lowers the rate.
+        rise: The share of training in which ``one-cycle`` rises.
+        momentum: Momentum.
+        nesterov: Whether it is Nesterov's.
+        weight_decay: ℓ2 penalty on the weights.
+        clip: The largest norm of a gradient; longer ones are shortened. None for any.
+        ema: Decay of a running mean of the weights, which is then what is evaluated and kept. None for none.
+        augment: ``none``, ``cifar`` (flip, shift by up to 4 pixels) or ``imagenet`` (random resized crop, flip).
+        precision: ``32-true``, ``bf16-mixed`` or ``16-mixed``.
+        holdout: Training inputs kept out, on which every epoch is judged; 0 for none.
+        votes: Noisy copies of each of them.
+        radius: The radius at which they are certified; the noise's standard deviation if not given.
+        seed: Seed of weights, order and noise.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    epochs: int = Field(20, ge=1)
+    batch_size: int = Field(256, ge=1)
+    rate: float = Field(0.05, gt=0, allow_inf_nan=False)
+    schedule: Literal["step", "one-cycle"] = "one-cycle"
+    milestones: tuple[int, ...] = ()
+    rise: float = Field(0.3, ge=0, lt=1)
+    momentum: float = Field(0.9, ge=0, lt=1)
+    nesterov: bool = True
+    weight_decay: float = Field(1e-4, ge=0, allow_inf_nan=False)
+    clip: float | None = Field(None, gt=0)
+    ema: float | None = Field(None, gt=0, lt=1)
+    augment: Literal["none", "cifar", "imagenet"] = "none"
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
+    holdout: int = Field(500, ge=0)
+    votes: int = Field(100, ge=1)
+    radius: float | None = Field(None, gt=0)
+    seed: int = Field(0, ge=0)
+
+    @model_validator(mode="after")
+    def _milestones_fit(self) -> TrainingSettings:
+        if list(self.milestones) != sorted(set(self.milestones)) or any(m < 1 for m in self.milestones):
+            raise ValueError(f"milestones must be epochs in increasing order, got {list(self.milestones)}")
+        if self.nesterov and self.momentum == 0:
+            raise ValueError("nesterov needs a momentum above 0")
+        return self
+
+    def rate_at(self, epoch: float) -> float:
+        """The learning rate after this many epochs."""
+        if self.schedule == "step":
+            return self.rate * 0.1 ** sum(epoch >= milestone for milestone in self.milestones)
+        at = epoch / self.epochs
+        if at < self.rise:
+            return self.rate * _between(1 / 25, 1.0, at / self.rise)
+        return self.rate * _between(1.0, 0.0, (at - self.rise) / (1 - self.rise))
+
+    def rate_dropped(self, epoch: float) -> bool:
+        """Whether the rate has been lowered: past the first milestone, or below a tenth on the way down."""
+        if self.schedule == "step":
+            return bool(self.milestones) and epoch >= self.milestones[0]
+        return epoch / self.epochs >= self.rise and self.rate_at(epoch) <= 0.1 * self.rate
+
+
+def _between(first: float, last: float, share: float) -> float:
+    return last + (first - last) * (1 + math.cos(math.pi * share)) / 2
+
+
+class SoftLabels(BaseModel):
+    """The soft labels of CAT-RS: vote shares of another model.
+
+    Attributes:
+        recipe: The recipe of that model, trained if it is not there.
+        sigma: The Gaussian noise of the votes.
+        n: Votes for each input.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    recipe: str
+    sigma: float = Field(0.25, gt=0, allow_inf_nan=False)
+    n: int = Field(10_000, ge=1)
+
+
+class Recipe(TrainingSettings):
+    """Everything about a training: what to train on what, by which method, and how.
+
+    Attributes:
+        name: The recipe's name.
+        source: Where its numbers come from.
+        dataset: A name in ``smoothcert.data.DATASETS``, or a path.
+        model: A name in ``smoothcert.models.MODELS``.
+        normalize: A normalisation preset's name, or None.
+        noise: The noise's name and settings.
+        method: The method's name and settings.
+        soft_labels: Where soft labels come from, for a method that needs them.
+    """
+
+    name: str = Field(min_length=1)
+    source: str = ""
+    dataset: str
+    model: str
+    normalize: str | None = None
+    noise: Names
+    method: Names
+    soft_labels: SoftLabels | None = None
+
+    @field_validator("method")
+    @classmethod
+    def _method_is_known(cls, value: dict[str, Any]) -> dict[str, Any]:
+        method_from_config(value)
+        return value
+
+    @field_validator("noise")
+    @classmethod
+    def _noise_is_known(cls, value: dict[str, Any]) -> dict[str, Any]:
+        noise_from_config(value)
+        return value
+
+    @model_validator(mode="after")
+    def _soft_labels_are_there(self) -> Recipe:
+        if self.build_method().needs_soft_labels and self.soft_labels is None:
+            raise ValueError(f"the method {self.method['name']} needs soft_labels: name a recipe to make them with")
+        return self
+
+    def build_method(self) -> Method:
+        """The method."""
+        return method_from_config(self.method)
+
+    def build_noise(self) -> Noise:
+        """The noise."""
+        return noise_from_config(self.noise)
+
+
+def method_from_config(config: Mapping[str, Any]) -> Method:
+    """The method of this name with these settings.
+
+    Raises:
+        UsageError: If the name or a setting is unknown, or a value out of range.
+    """
+    values = dict(config)
+    name = str(values.pop("name", ""))
+    if name not in METHODS:
+        raise unknown_name("training method", name, METHODS)
+    known = METHODS[name].__dataclass_fields__
+    for key in values:
+        if key not in known:
+            raise unknown_name(f"setting of {name}", key, known)
+    try:
+        return METHODS[name](**values)
+    except TypeError as error:
+        raise UsageError(f"a setting of {name} is of the wrong kind: {error}.") from error

@@ -1,0 +1,200 @@
+"""Soft labels: vote shares of a model under noise, counted once for all inputs and kept in a folder.
+
+``labels.json`` says what was counted and how the model was run; each ``part-*.npy`` has the votes per class of inputs
+from that number on. All are written whole or not at all, so counting that was stopped goes on after its last part.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from filelock import FileLock, Timeout
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import Tensor, nn
+
+from smoothcert.files import replacing
+from smoothcert.noise import Noise
+from smoothcert.sampling import BLOCK, PREDICTION, Draw, Job, Pool, Steps, TopClass
+from smoothcert.sampling.runtimes import prepare
+from smoothcert.training.attacks import frozen
+from smoothcert.training.methods.base import require
+from smoothcert.types import SmoothcertError, UsageError
+
+FORMAT = 1
+STAGE = PREDICTION
+"""Like the votes of PREDICT, these prove nothing: no certificate rests on noise of this stage."""
+PART_VOTES, PART_INPUTS = 1_000_000, (100, 1000)
+"""About how many votes a part holds, which is what a kill can cost, and its fewest and most inputs."""
+
+
+def soft_labels(
+    model: nn.Module,
+    x: Tensor,
+    noise: Noise,
+    *,
+    n: int,
+    num_classes: int,
+    folder: str | os.PathLike[str],
+    seed: int = 0,
+    progress: bool = True,
+) -> Tensor:
+    """Vote shares of each input: ŷ_c = (1/n) Σ 1[f(x + δ_i) = c] (Jeong et al., 2023, Eq. 10).
+
+    The same call on an unfinished folder continues it, and on a finished one only reads it. Copies with a NaN or
+    infinite logit vote for nobody, and the shares are of the votes that remain.
+
+    Args:
+        model: The classifier; run in evaluation mode, and left in the mode it is in.
+        x: All inputs; the place of an input enters its noise.
+        noise: The noise, added to inputs as given.
+        n: Noisy copies of each input.
+        num_classes: The number of classes.
+        folder: Where votes are kept; made when missing.
+        seed: The seed of the noise.
+        progress: Whether to show a progress bar on stderr.
+
+    Returns:
+        The shares, float32 of shape (inputs, classes), on the device of ``x``; each row sums to 1.
+
+    Raises:
+        UsageError: If an argument cannot be right or the folder holds something else; before any sampling.
+        SmoothcertError: If the folder is damaged, in use or cannot be written, or an input has no valid vote.
+    """
+    require(type(n) is int and 1 <= n < 2**31, f"n must be a whole number of copies, at least 1, got {n!r}.")
+    require(type(num_classes) is int and num_classes >= 2, f"num_classes must be at least 2, got {num_classes!r}.")
+    require(type(seed) is int and 0 <= seed < 2**63, f"seed must be between 0 and 2**63 - 1, got {seed!r}.")
+    require(isinstance(noise, Noise), f"noise must be a noise such as Gaussian(0.25), got {noise!r}.")
+    require(x.ndim > 0 and x.numel() > 0, f"there are no inputs to label: x has shape {tuple(x.shape)}.")
+    require(x.is_floating_point(), f"x has dtype {x.dtype}; convert it to floating point in the model's range.")
+    require(all(bool(end.isfinite()) for end in torch.aminmax(x)), "x contains NaN or infinite values.")
+    weight = next((weight for weight in model.parameters() if weight.is_floating_point()), x)
+    config = {
+        "format": FORMAT,
+        "model_sha256": _sha256(repr(model), [*model.named_parameters(), *model.named_buffers()]),
+        "noise": noise.config(),
+        "n": n,
+        "seed": seed,
+        "num_classes": num_classes,
+        "inputs": len(x),
+        "inputs_sha256": _sha256("", (("", part.to(weight.dtype)) for part in torch.split(x, 1000))),
+        "stream": {"block": BLOCK, "stage": STAGE, "device": weight.device.type},
+    }
+    labels = _Labels(Path(folder), config)
+    try:
+        labels.load()
+        if labels.left:
+            with frozen(model):
+                _probe(model, x[:2].to(weight), num_classes)  # a model that does not fit leaves no folder behind
+                labels.folder.mkdir(parents=True, exist_ok=True)
+                with FileLock(labels.folder / ".lock", timeout=0):
+                    labels.load()  # what another process has finished meanwhile
+                    _count(labels, model, x.detach(), weight, noise, progress)
+    except Timeout as error:
+        raise SmoothcertError(f"{folder} is being written by another process; wait for it or use another.") from error
+    except OSError as error:
+        raise SmoothcertError(f"cannot use {folder} ({error.strerror or error}); free space or use another.") from error
+    shares = labels.counts / labels.counts.sum(axis=1, keepdims=True)
+    return torch.from_numpy(shares.astype(np.float32)).to(x.device)
+
+
+def _count(labels: _Labels, model: nn.Module, x: Tensor, weight: Tensor, noise: Noise, progress: bool) -> None:
+    """Count the votes of all parts that are left, running the model as before: another way may round differently."""
+    n, seed, classes = (labels.info[key] for key in ("n", "seed", "num_classes"))
+    left = sum(map(len, labels.left.values()))
+    title = f"soft labels ({labels.damaged} damaged part(s) counted again)" if labels.damaged else "soft labels"
+    columns = TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), disable=not progress) as bar:
+        task = bar.add_task(title, total=len(x), completed=len(x) - left)
+        how = prepare(model, x[0].to(weight), samples=left * n, like=labels.info.get("runtime"))
+        with replacing(labels.folder / "labels.json") as temporary:
+            temporary.write_text(json.dumps({"runtime": how.settings(), **labels.info}, indent=2), encoding="utf-8")
+        pool = Pool(how.run, noise, classes, (TopClass(),), seed, how.batch_size, how.workers, how.threads)
+        for file, part in labels.left.items():  # each in batches of its own, which are the same after a stop
+            inputs = x[part.start : part.stop].to(weight).contiguous()
+            for job, counts in pool.run(Job(i, row, _votes(n)) for i, row in zip(part, inputs, strict=True)):
+                if not any(counts):
+                    raise SmoothcertError(f"no noisy copy of input {job.index} has finite logits; check the model.")
+                labels.counts[job.index] = counts
+                bar.advance(task)
+            with replacing(file) as temporary, temporary.open("wb") as content:
+                np.save(content, labels.counts[part.start : part.stop], allow_pickle=False)
+
+
+def _votes(n: int) -> Steps[tuple[int, ...]]:
+    (votes,) = yield Draw(STAGE, n)
+    return votes.counts
+
+
+class _Labels:
+    """A folder of votes: its ``info``, its ``counts`` as far as they are there, and the ranges of inputs ``left``."""
+
+    def __init__(self, folder: Path, config: dict[str, Any]) -> None:
+        size = min(max(PART_VOTES // config["n"], PART_INPUTS[0]), PART_INPUTS[1])
+        self.folder, self.config, self.info = folder, config, {**config, "part": size}
+        self.counts = np.zeros((config["inputs"], config["num_classes"]), np.int32)
+
+    def load(self) -> None:
+        if (self.folder / "labels.json").exists():
+            self.info = self._matching_info()
+        elif self.folder.exists() and any(not entry.name.startswith(".") for entry in self.folder.iterdir()):
+            raise UsageError(f"{self.folder} holds something else than soft labels; choose a new or empty folder.")
+        self.damaged, size, total = 0, self.info["part"], len(self.counts)
+        parts = (range(start, min(start + size, total)) for start in range(0, total, size))
+        files = {self.folder / f"part-{part.start:08d}.npy": part for part in parts}
+        self.left = {file: part for file, part in files.items() if not self._read(file, part)}
+
+    def _matching_info(self) -> dict[str, Any]:
+        try:
+            info = json.loads((self.folder / "labels.json").read_text(encoding="utf-8"))
+            _ = info["runtime"]["notes"]["memory_format"], range(info["part"])[0]
+        except (ValueError, LookupError, TypeError) as error:
+            raise SmoothcertError(f"labels.json in {self.folder} is damaged ({error}); delete that folder.") from error
+        here = json.loads(json.dumps(self.config))
+        other = [f"{key} is {info.get(key)} there and {here[key]} here" for key in here if info.get(key) != here[key]]
+        require(not other, f"{self.folder} holds other labels ({'; '.join(other)}); use another folder or delete this.")
+        return dict(info)
+
+    def _read(self, file: Path, part: range) -> bool:
+        """Read a part; False where it is missing or damaged."""
+        if not file.exists():
+            return False
+        content = io.BytesIO(file.read_bytes())
+        with suppress(Exception):  # whatever a damaged file makes the reader raise
+            counts = np.load(content, allow_pickle=False)
+            votes = counts.sum(axis=1, dtype=np.int64)
+            fits = counts.dtype == np.int32 and counts.shape == (len(part), self.counts.shape[1])
+            if fits and counts.min() >= 0 and votes.min() >= 1 and votes.max() <= self.config["n"]:
+                self.counts[part.start : part.stop] = counts
+                return True
+        self.damaged += 1
+        return False
+
+
+def _probe(model: nn.Module, x: Tensor, num_classes: int) -> None:
+    """Refuse a model that does not give this many logits for each input."""
+    try:
+        with torch.inference_mode():
+            shape = tuple(model(x).shape)
+    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise UsageError(f"the model cannot classify inputs of shape {tuple(x.shape[1:])} ({reason}).") from error
+    fits = shape == (len(x), num_classes)
+    require(fits, f"the model gives shape {shape} for {len(x)} input(s), not logits of num_classes={num_classes}.")
+
+
+def _sha256(text: str, tensors: Iterable[tuple[str, Tensor]]) -> str:
+    digest = hashlib.sha256(text.encode())
+    for name, tensor in tensors:
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
