@@ -225,7 +225,7 @@ def test_the_model_is_left_as_it_was():
 
 def test_gradients_that_are_no_numbers_move_nothing():
     def margin(x):
-        return torch.where(x > 0.55, torch.nan, 1.0 - x)
+        return (1.0 - x) * torch.where(x > 0.55, torch.nan, 1.0)
 
     smoothed = Smoothed(Line(margin), Gaussian(0.05), input_range=None)
     result = attack_input(smoothed, torch.tensor([0.0]), 1, 1.0, FAST)

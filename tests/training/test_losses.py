@@ -21,9 +21,10 @@ SEEDS = [0, 1, 2]
 @pytest.mark.parametrize("m", [1, 3])
 def test_gaussian_is_the_cross_entropy_of_noisy_copies(make_case, seed, m):
     case = make_case(seed, classes=3 + seed)
+    rows = list(case.rows(m))
 
     def reference(net):
-        return np.mean([net.cross_entropy(x + delta, y) for x, y, deltas in case.rows(m) for delta in deltas])
+        return np.mean([net.cross_entropy(x + delta, y) for x, y, deltas in rows for delta in deltas])
 
     case.check(NoiseAugmentation(m=m), reference)
 
@@ -32,10 +33,11 @@ def test_gaussian_is_the_cross_entropy_of_noisy_copies(make_case, seed, m):
 @pytest.mark.parametrize("lam", [0.0, 0.7, 2.0])
 def test_stability_draws_the_noisy_prediction_to_the_clean_one_and_back(make_case, seed, lam):
     case = make_case(seed)
+    rows = list(case.rows())
 
     def reference(net):
         losses = []
-        for x, y, (delta,) in case.rows():
+        for x, y, (delta,) in rows:
             drift = -sum(p * logp for p, logp in zip(net.softmax(x), net.log_softmax(x + delta), strict=True))
             losses.append(net.cross_entropy(x, y) + lam * drift)
         return np.mean(losses)
@@ -59,10 +61,11 @@ def penalty(form, lam, eta, predictions):
 @pytest.mark.parametrize("form", ["default", "xent", "kl", "mse"])
 def test_consistency_punishes_predictions_that_differ(make_case, seed, m, form):
     case = make_case(seed)
+    rows = list(case.rows(m))
 
     def reference(net):
         losses = []
-        for x, y, deltas in case.rows(m):
+        for x, y, deltas in rows:
             predictions = [net.softmax(x + delta) for delta in deltas]
             losses.append(np.mean([-math.log(each[y]) for each in predictions]) + penalty(form, 3.0, 0.4, predictions))
         return np.mean(losses)
@@ -85,10 +88,11 @@ def soft_gap(net, x, deltas, beta):
 def test_macer_has_a_hinge_on_the_soft_radius_of_inputs_it_gets_right(make_case, seed, gamma):
     case = make_case(seed, inputs=9, noise=Gaussian(0.7))
     kinds = set()
+    rows = list(case.rows(5))
 
     def reference(net):
         losses = []
-        for x, y, deltas in case.rows(5):
+        for x, y, deltas in rows:
             top, gap = soft_gap(net, x, deltas, beta=3.0)
             counts = top == y and math.isfinite(gap) and gap <= gamma
             kinds.add((top == y, gap <= gamma))
@@ -104,10 +108,11 @@ def test_macer_has_a_hinge_on_the_soft_radius_of_inputs_it_gets_right(make_case,
 
 def test_macer_takes_the_standard_deviation_of_any_noise(make_case, uniform_noise):
     case = make_case(3, noise=uniform_noise)
+    rows = list(case.rows(4))
 
     def reference(net):
         losses = []
-        for x, y, deltas in case.rows(4):
+        for x, y, deltas in rows:
             top, gap = soft_gap(net, x, deltas, beta=2.0)
             hinge = max(0.0, 8.0 - gap) if top == y else 0.0
             losses.append(-math.log(net.smoothed(x, deltas)[y]) + 0.5 * (0.5 / math.sqrt(3)) / 2 * hinge)

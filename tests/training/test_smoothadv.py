@@ -10,6 +10,7 @@ import pytest
 from smoothcert.training.methods import NoiseAugmentation, SmoothAdv
 
 SEEDS = [0, 1, 2]
+SHAPES = [(5,), (2, 3), (1, 2, 4)]
 
 
 def mean_cross_entropy(net, points, m, rows):
@@ -46,7 +47,7 @@ def ddn(net, x, y, deltas, epsilon, steps):
 @pytest.mark.parametrize("m", [1, 3])
 @pytest.mark.parametrize(("epsilon", "steps"), [(0.25, 1), (0.5, 3), (1.5, 4)])
 def test_pgd_is_cross_entropy_at_the_adversary_of_the_smoothed_classifier(make_case, seed, m, epsilon, steps):
-    case = make_case(seed, classes=3 + seed)
+    case = make_case(seed, shape=SHAPES[seed], classes=3 + seed)
     rows = list(case.rows(m))
     points = [pgd(case.net, x, y, deltas, epsilon, steps) for x, y, deltas in rows]
     lengths = [np.linalg.norm(at - x) for at, (x, _, _) in zip(points, rows, strict=True)]
@@ -60,7 +61,7 @@ def test_pgd_is_cross_entropy_at_the_adversary_of_the_smoothed_classifier(make_c
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("epsilon", "steps", "m"), [(0.3, 4, 1), (0.8, 12, 2), (2.0, 6, 3)])
 def test_ddn_is_cross_entropy_at_the_nearest_adversary_found(make_case, seed, epsilon, steps, m):
-    case = make_case(seed, inputs=9)
+    case = make_case(seed, shape=SHAPES[seed], inputs=9)
     rows = list(case.rows(m))
     points = [ddn(case.net, x, y, deltas, epsilon, steps) for x, y, deltas in rows]
     moved = [bool((at != x).any()) for at, (x, _, _) in zip(points, rows, strict=True)]

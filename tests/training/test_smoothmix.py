@@ -10,6 +10,7 @@ from smoothcert.noise import Gaussian
 from smoothcert.training.methods import NoiseAugmentation, SmoothMix
 
 SEEDS = [0, 1, 2]
+SHAPES = [(5,), (2, 3), (1, 2, 4)]
 
 
 def adversaries(net, x, y, deltas, *, step, steps, radius):
@@ -37,7 +38,7 @@ def mixture_loss(net, y, deltas, clean, last, share, eta):
 @pytest.mark.parametrize("one_step", [False, True])
 @pytest.mark.parametrize(("step", "steps", "radius"), [(0.3, 4, None), (0.4, 3, 0.6), (0.5, 1, None), (0.5, 2, 0.3)])
 def test_the_loss_is_that_of_the_definition(make_case, seed, m, one_step, step, steps, radius):
-    case = make_case(seed, classes=3 + seed, inputs=9, noise=Gaussian(0.2))
+    case = make_case(seed, shape=SHAPES[seed], classes=3 + seed, inputs=9, noise=Gaussian(0.2))
     rows, shares = list(case.rows(m)), 0.5 * case.uniforms(m)[:, 0]
     attacked = [adversaries(case.net, x, y, deltas, step=step, steps=steps, radius=radius) for x, y, deltas in rows]
     starts = [first if one_step else x for (x, _, _), (first, _) in zip(rows, attacked, strict=True)]

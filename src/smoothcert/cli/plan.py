@@ -25,7 +25,7 @@ def plan(
     stages: Stages = None,
     budget: Budget = None,
     p: Annotated[
-        str | None, typer.Option("--p", help="True probabilities to show, as a,b,c or START:END:STEP.")
+        str | None, typer.Option("--p", help="True probabilities to show, as a,b,c or FIRST:LAST:STEP.")
     ] = None,
 ) -> None:
     """Say what a certification will cost before sampling.

@@ -46,7 +46,7 @@ def show_savings(run: Run) -> None:
 
 def table(
     paths: Paths,
-    radii: Annotated[str | None, typer.Option(help="Radii, as START:END:STEP or a,b,c; by default 0, 0.25, …")] = None,
+    radii: Annotated[str | None, typer.Option(help="Radii, as FIRST:LAST:STEP or a,b,c; by default 0, 0.25, …")] = None,
     format: Annotated[str | None, typer.Option("--format", "-f", help="md, latex or csv.")] = None,
     intervals: Annotated[bool, typer.Option(help="Add 95 % intervals over the test sample.")] = False,
     output: Output = None,

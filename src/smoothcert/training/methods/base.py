@@ -53,7 +53,7 @@ class State:
 
 @dataclass(frozen=True)
 class Passes:
-    """What one training input costs at least, in single noisy copies.
+    """What one training input costs at full strength, in single noisy copies.
 
     Attributes:
         train: Copies run forwards and backwards, for the gradient by the weights.
@@ -116,7 +116,7 @@ class Method(ABC):
     @property
     @abstractmethod
     def passes(self) -> Passes:
-        """What one input costs at least."""
+        """What one input costs, warm-ups and masks aside."""
 
 
 def run(model: nn.Module, copies: Tensor) -> Tensor:

@@ -55,7 +55,8 @@ class CatRS(Method):
     def __post_init__(self) -> None:
         require(self.lam >= 0, f"lam must not be negative, got {self.lam}.")
         require(self.steps >= 1 and self.m >= 1, f"steps and m must be at least 1, got {self.steps} and {self.m}.")
-        require(min(self.epsilon, self.late_epsilon or 0) >= 0, "epsilon and late_epsilon must not be negative.")
+        radii = (self.epsilon, self.epsilon if self.late_epsilon is None else self.late_epsilon)
+        require(all(radius >= 0 for radius in radii), f"epsilon and late_epsilon must not be negative, got {radii}.")
         require(self.low or self.lam > 0, "without L_low, lam must be positive.")
         for name, choices in _CHOICES.items():
             given = getattr(self, name)
@@ -69,7 +70,7 @@ class CatRS(Method):
         delta = state.noisy(noise, x, self.m) - x
         logits = run(model, x + delta)
         easy = self._easy(logits, y, state)
-        loss = logits.new_zeros(())
+        loss = 0 * logits.sum()  # differentiable, should nothing be added
         if self.low:
             losses = F.cross_entropy(logits.flatten(0, 1), y.repeat(self.m), reduction="none").reshape(self.m, -1)
             rank = torch.arange(self.m, device=x.device)[:, None]

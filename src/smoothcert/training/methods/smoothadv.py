@@ -64,4 +64,4 @@ class SmoothAdv(Method):
 
     @property
     def passes(self) -> Passes:
-        return Passes(train=self.m, attack=self.m * self.steps)
+        return Passes(train=self.m, attack=self.m * self.steps if self.epsilon > 0 else 0)

@@ -68,7 +68,7 @@ class SmoothMix(Method):
         with frozen(model):
             objective = smoothed_nll(model, delta, y)
             first = ascend(objective, x, steps=1, step=self.step, radius=self.radius)
-            rest = self.steps - 1
+            rest = self.steps - 1 if self.eta > 0 else 0
             return first, ascend(objective, first, steps=rest, step=self.step, radius=self.radius, center=x)
 
     @property
@@ -77,4 +77,6 @@ class SmoothMix(Method):
 
     @property
     def passes(self) -> Passes:
+        if self.eta == 0:
+            return Passes(train=self.m, attack=self.m * self.one_step)
         return Passes(train=2 * self.m, attack=self.m * self.steps)
