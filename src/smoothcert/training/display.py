@@ -21,8 +21,8 @@ class Display:
         self._epochs, self._shown = epochs, shown
         self._bar = Progress(
             TextColumn("train"),
-            BarColumn(bar_width=20),
-            TextColumn("epoch {task.fields[epoch]}/{task.total:.0f} · {task.fields[text]}"),
+            BarColumn(bar_width=12),
+            TextColumn("{task.fields[epoch]}/{task.total:.0f}: {task.fields[text]}"),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=Console(stderr=True),
@@ -39,7 +39,7 @@ class Display:
     def step(self, epoch: int, share: float, loss: float) -> None:
         """Show the loss of a step."""
         if self._shown:
-            text = f"loss {loss:.3f}{self._measured and ' · ' + self._measured}"
+            text = f"loss {loss:.3f}{self._measured and ', ' + self._measured}"
             self._bar.update(self._task, completed=epoch + share, epoch=epoch + 1, text=text)
 
     def epoch_done(self, row: Mapping[str, float]) -> None:
@@ -59,4 +59,4 @@ class Display:
 def _text(row: Mapping[str, float]) -> str:
     if "accuracy" not in row:
         return ""
-    return f"accuracy {row['accuracy']:.1%}, certified ≥ {row['certified']:.1%}"
+    return f"right {row['accuracy']:.1%}, certified {row['certified']:.1%}"

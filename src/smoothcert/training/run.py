@@ -137,7 +137,10 @@ def _soft_labels(
     if teacher.build_method().needs_soft_labels or teacher.dataset != recipe.dataset:
         raise UsageError(f"the recipe {wanted.recipe} cannot make soft labels for {recipe.name}: use a Gaussian one.")
     place = folder.parent / teacher.name
-    train_recipe(teacher, place, find=find, root=root, fabric=fabric, progress=progress)
+    try:
+        train_recipe(teacher, place, find=find, root=root, fabric=fabric, progress=progress)
+    except UsageError as error:
+        raise UsageError(f"the soft labels of {recipe.name} need the model of {teacher.name}, but {error}") from error
     store = folder.parent / SOFT_LABELS / f"{teacher.name}-{wanted.sigma:g}-{wanted.n}"
     if not isinstance(dataset, data.ArrayDataset):
         raise UsageError(f"soft labels for {recipe.dataset}, which is read from disk, are not supported yet.")
