@@ -467,3 +467,28 @@ def test_the_bar_is_on_stderr_and_tells_of_damage(tmp_path, small_parts, capsys)
     assert "23/23" in err
     label(tmp_path / "labels", progress=True)  # nothing to count, nothing to show
     assert capsys.readouterr() == ("", "")
+
+
+class OnDisk:
+    """A dataset that hands out its inputs one by one."""
+
+    name, split = "made", "train"
+
+    def __init__(self, x):
+        self.x = x
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, index):
+        return self.x[index], 0
+
+
+def test_a_dataset_read_from_disk_gets_the_labels_of_its_inputs(tmp_path, small_parts):
+    shares = label(tmp_path / "a", x=OnDisk(X))
+    assert torch.equal(shares, label(tmp_path / "b"))
+    assert torch.equal(shares, label(tmp_path / "a", x=OnDisk(X)))
+    with pytest.raises(UsageError, match="inputs_sha256"):
+        label(tmp_path / "a", x=OnDisk(X.flip(0)))
+    with pytest.raises(UsageError, match="no inputs"):
+        label(tmp_path / "c", x=OnDisk(X[:0]))

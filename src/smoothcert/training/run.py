@@ -142,10 +142,8 @@ def _soft_labels(
     except UsageError as error:
         raise UsageError(f"the soft labels of {recipe.name} need the model of {teacher.name}, but {error}") from error
     store = folder.parent / SOFT_LABELS / f"{teacher.name}-{wanted.sigma:g}-{wanted.n}"
-    if not isinstance(dataset, data.ArrayDataset):
-        raise UsageError(f"soft labels for {recipe.dataset}, which is read from disk, are not supported yet.")
     model = models.load_model(place / LAST).to(fabric.device)
-    x = dataset.arrays()[0].to(fabric.device)
+    x = dataset.arrays()[0] if isinstance(dataset, data.ArrayDataset) else dataset
 
     def labels(shown: bool) -> Tensor:
         noise, classes = Gaussian(wanted.sigma), dataset.num_classes

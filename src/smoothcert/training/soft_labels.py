@@ -11,6 +11,7 @@ import io
 import json
 import os
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
+from smoothcert.data import Dataset
 from smoothcert.files import replacing
 from smoothcert.noise import Noise
 from smoothcert.sampling import BLOCK, PREDICTION, Draw, Job, Pool, Steps, TopClass
@@ -39,7 +41,7 @@ PART_VOTES, PART_INPUTS = 1_000_000, (100, 1000)
 
 def soft_labels(
     model: nn.Module,
-    x: Tensor,
+    x: Tensor | Dataset,
     noise: Noise,
     *,
     n: int,
@@ -55,7 +57,7 @@ def soft_labels(
 
     Args:
         model: The classifier; run in evaluation mode, and left in the mode it is in.
-        x: All inputs; the place of an input enters its noise.
+        x: All inputs, or a dataset that reads them from disk; the place of an input enters its noise.
         noise: The noise, added to inputs as given.
         n: Noisy copies of each input.
         num_classes: The number of classes.
@@ -64,7 +66,7 @@ def soft_labels(
         progress: Whether to show a progress bar on stderr.
 
     Returns:
-        The shares, float32 of shape (inputs, classes), on the device of ``x``; each row sums to 1.
+        The shares, float32 of shape (inputs, classes), on the model's device; each row sums to 1.
 
     Raises:
         UsageError: If an argument cannot be right or the folder holds something else; before any sampling.
@@ -74,10 +76,13 @@ def soft_labels(
     require(type(num_classes) is int and num_classes >= 2, f"num_classes must be at least 2, got {num_classes!r}.")
     require(type(seed) is int and 0 <= seed < 2**63, f"seed must be between 0 and 2**63 - 1, got {seed!r}.")
     require(isinstance(noise, Noise), f"noise must be a noise such as Gaussian(0.25), got {noise!r}.")
-    require(x.ndim > 0 and x.numel() > 0, f"there are no inputs to label: x has shape {tuple(x.shape)}.")
-    require(x.is_floating_point(), f"x has dtype {x.dtype}; convert it to floating point in the model's range.")
-    require(all(bool(end.isfinite()) for end in torch.aminmax(x)), "x contains NaN or infinite values.")
-    weight = next((weight for weight in model.parameters() if weight.is_floating_point()), x)
+    if isinstance(x, Tensor):
+        require(x.ndim > 0 and x.numel() > 0, f"there are no inputs to label: x has shape {tuple(x.shape)}.")
+        require(x.is_floating_point(), f"x has dtype {x.dtype}; convert it to floating point in the model's range.")
+        require(all(bool(end.isfinite()) for end in torch.aminmax(x)), "x contains NaN or infinite values.")
+    require(len(x) > 0, "there are no inputs to label.")
+    first = _rows(x, range(min(2, len(x))))
+    weight = next((weight for weight in model.parameters() if weight.is_floating_point()), first)
     config = {
         "format": FORMAT,
         "model_sha256": _sha256(repr(model), [*model.named_parameters(), *model.named_buffers()]),
@@ -86,7 +91,7 @@ def soft_labels(
         "seed": seed,
         "num_classes": num_classes,
         "inputs": len(x),
-        "inputs_sha256": _sha256("", (("", part.to(weight.dtype)) for part in torch.split(x, 1000))),
+        "inputs_sha256": _inputs_sha256(x, weight.dtype),
         "stream": {"block": BLOCK, "stage": STAGE, "device": weight.device.type},
     }
     labels = _Labels(Path(folder), config)
@@ -94,20 +99,22 @@ def soft_labels(
         labels.load()
         if labels.left:
             with frozen(model):
-                _probe(model, x[:2].to(weight), num_classes)  # a model that does not fit leaves no folder behind
+                _probe(model, first.to(weight), num_classes)  # a model that does not fit leaves no folder behind
                 labels.folder.mkdir(parents=True, exist_ok=True)
                 with FileLock(labels.folder / ".lock", timeout=0):
                     labels.load()  # what another process has finished meanwhile
-                    _count(labels, model, x.detach(), weight, noise, progress)
+                    _count(labels, model, x, weight, noise, progress)
     except Timeout as error:
         raise SmoothcertError(f"{folder} is being written by another process; wait for it or use another.") from error
     except OSError as error:
         raise SmoothcertError(f"cannot use {folder} ({error.strerror or error}); free space or use another.") from error
     shares = labels.counts / labels.counts.sum(axis=1, keepdims=True)
-    return torch.from_numpy(shares.astype(np.float32)).to(x.device)
+    return torch.from_numpy(shares.astype(np.float32)).to(weight.device)
 
 
-def _count(labels: _Labels, model: nn.Module, x: Tensor, weight: Tensor, noise: Noise, progress: bool) -> None:
+def _count(
+    labels: _Labels, model: nn.Module, x: Tensor | Dataset, weight: Tensor, noise: Noise, progress: bool
+) -> None:
     """Count the votes of all parts that are left, running the model as before: another way may round differently."""
     n, seed, classes = (labels.info[key] for key in ("n", "seed", "num_classes"))
     left = sum(map(len, labels.left.values()))
@@ -115,12 +122,12 @@ def _count(labels: _Labels, model: nn.Module, x: Tensor, weight: Tensor, noise: 
     columns = TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn()
     with Progress(*columns, console=Console(stderr=True), disable=not progress) as bar:
         task = bar.add_task(title, total=len(x), completed=len(x) - left)
-        how = prepare(model, x[0].to(weight), samples=left * n, like=labels.info.get("runtime"))
+        how = prepare(model, _rows(x, range(1))[0].to(weight), samples=left * n, like=labels.info.get("runtime"))
         with replacing(labels.folder / "labels.json") as temporary:
             temporary.write_text(json.dumps({"runtime": how.settings(), **labels.info}, indent=2), encoding="utf-8")
         pool = Pool(how.run, noise, classes, (TopClass(),), seed, how.batch_size, how.workers, how.threads)
         for file, part in labels.left.items():  # each in batches of its own, which are the same after a stop
-            inputs = x[part.start : part.stop].to(weight).contiguous()
+            inputs = _rows(x, part).to(weight).contiguous()
             for job, counts in pool.run(Job(i, row, _votes(n)) for i, row in zip(part, inputs, strict=True)):
                 if not any(counts):
                     raise SmoothcertError(f"no noisy copy of input {job.index} has finite logits; check the model.")
@@ -190,6 +197,22 @@ def _probe(model: nn.Module, x: Tensor, num_classes: int) -> None:
         raise UsageError(f"the model cannot classify inputs of shape {tuple(x.shape[1:])} ({reason}).") from error
     fits = shape == (len(x), num_classes)
     require(fits, f"the model gives shape {shape} for {len(x)} input(s), not logits of num_classes={num_classes}.")
+
+
+def _rows(x: Tensor | Dataset, part: range) -> Tensor:
+    """These inputs, in the place and type they are kept in."""
+    if isinstance(x, Tensor):
+        return x[part.start : part.stop].detach()
+    with ThreadPoolExecutor() as threads:
+        return torch.stack([image for image, _ in threads.map(x.__getitem__, part)])
+
+
+def _inputs_sha256(x: Tensor | Dataset, dtype: torch.dtype) -> str:
+    """A fingerprint of all inputs, or of a hundred of them where they are read from disk."""
+    if isinstance(x, Tensor):
+        return _sha256("", (("", part.to(dtype)) for part in torch.split(x, 1000)))
+    some = range(0, len(x), -(-len(x) // 100))
+    return _sha256(f"{x.name} {x.split}", (("", x[index][0].to(dtype)) for index in some))
 
 
 def _sha256(text: str, tensors: Iterable[tuple[str, Tensor]]) -> str:
