@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test lint soundness bench clean
+.PHONY: demo test lint soundness bench bench-training clean
 
 demo: $(VENV)/.core
 	$(BIN)/smoothcert demo
@@ -24,6 +24,9 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/samples.py
 	$(BIN)/python benchmarks/throughput.py
 	$(BIN)/python benchmarks/dataset.py
+
+bench-training: $(VENV)/.bench
+	$(BIN)/python benchmarks/training.py
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

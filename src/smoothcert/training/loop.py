@@ -344,7 +344,8 @@ class _Keeper:
         row = progress.history[-1]
         score = row.get("certified", 0.0) + 1e-3 * row.get("accuracy", 0.0)
         measured: dict[str, float] = {key: row[key] for key in ("accuracy", "certified") if key in row}
-        extra: dict[str, Any] = {**self._info.extra, "epoch": progress.epoch, **measured}
+        seconds = round(sum(row["seconds"] for row in progress.history), 1)
+        extra: dict[str, Any] = {**self._info.extra, "epoch": progress.epoch, "seconds": seconds, **measured}
         info = replace(self._info, extra=extra)
         model = training.kept_model
         save_checkpoint(self.folder / LAST, model, info)
