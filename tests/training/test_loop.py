@@ -15,7 +15,7 @@ from torch import nn
 
 from smoothcert import Gaussian, data, models
 from smoothcert.models import CheckpointInfo, load_checkpoint
-from smoothcert.training import METHODS, TrainingSettings, train
+from smoothcert.training import METHODS, TrainingSettings, make_fabric, train
 from smoothcert.training.augment import SHIFT, flip_and_shift
 from smoothcert.training.loop import _mixed
 from smoothcert.training.resume import FILE
@@ -299,6 +299,11 @@ def test_refuses():
         train(linear, (x, y[:3]), Gaussian(0.5), GAUSSIAN, progress=False)
     with pytest.raises(UsageError, match="needs a soft label for each of the 4"):
         train(linear, (x, y), Gaussian(0.5), METHODS["catrs"](), TrainingSettings(holdout=0), progress=False)
+    with pytest.raises(UsageError, match="16-mixed needs a CUDA device"):
+        make_fabric("16-mixed", "cpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(UsageError, match="cannot train on 2 device"):
+            make_fabric(accelerator="cuda", devices=2)
     with pytest.raises(UsageError, match="needs info"):
         train(linear, (x, y), Gaussian(0.5), GAUSSIAN, folder="x", progress=False)
     for wrong in ({"epochs": 0}, {"rate": -1.0}, {"milestones": (3, 2)}, {"epoch": 3}, {"schedule": "cosine"}):

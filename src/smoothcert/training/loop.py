@@ -121,6 +121,8 @@ def make_fabric(precision: str = "32-true", accelerator: str = "auto", devices: 
     """
     from lightning_fabric import Fabric  # slow to import, and needed for training only
 
+    if precision == "16-mixed" and (accelerator == "cpu" or not torch.cuda.is_available()):
+        raise UsageError("precision 16-mixed needs a CUDA device; use bf16-mixed or 32-true.")
     strategy = "ddp" if devices * nodes > 1 else "auto"
     try:
         return Fabric(
