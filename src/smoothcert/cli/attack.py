@@ -32,12 +32,12 @@ from smoothcert.cli.certify import (
     Sigma,
     Split,
     Threads,
-    _prepare,
+    load_smoothed,
 )
 from smoothcert.files import replacing
 from smoothcert.report.metrics import parse_radii
 from smoothcert.store import Run, load_run
-from smoothcert.store.certification import _data_fingerprint, model_fingerprint, select
+from smoothcert.store.certification import data_fingerprint, model_fingerprint, select
 from smoothcert.types import Norm, SmoothcertError, UsageError, radius_text, unknown_name
 
 _HEADINGS = ("radius", "empirical %", "certified %", "broken", "abstained", "inputs")
@@ -121,7 +121,7 @@ def attack(
     )
     procedure = Cohen(n=certify_n, alpha=alpha)
     stored = load_run(run) if run is not None else None
-    smoothed, dataset, _ = _prepare(
+    smoothed, dataset, _ = load_smoothed(
         model, data_name, sigma, split, data_root, batch_size, device, threads, runtime, precision, arch
     )
     if stored is not None:
@@ -174,7 +174,7 @@ def _refuse_other(run: Run, smoothed: Smoothed, dataset: data.Dataset) -> None:
             raise UsageError(
                 f"{run.path} is about another {what} ({there} there, {here} here); give the run that fits, or no --run."
             )
-    if config["data"] != _data_fingerprint(dataset, select(len(dataset), **config["inputs"])):
+    if config["data"] != data_fingerprint(dataset, select(len(dataset), **config["inputs"])):
         raise UsageError(f"{run.path} is about other inputs under the name {dataset.name}; leave out --run.")
 
 

@@ -107,7 +107,7 @@ def certify(
         budget=budget,
         deadline=deadline,
     )
-    smoothed, dataset, source = _prepare(
+    smoothed, dataset, source = load_smoothed(
         model, data_name, sigma, split, data_root, batch_size, device, threads, runtime, precision, arch
     )
     folder = run or Path("runs") / _run_name(model, dataset, smoothed)
@@ -149,7 +149,7 @@ def predict(
         smoothcert predict lenet.safetensors --data mnist --start 7 --stop 8 --n 10000
     """
     settings = Cohen(n=n, alpha=alpha)
-    smoothed, dataset, _ = _prepare(
+    smoothed, dataset, _ = load_smoothed(
         model, data_name, sigma, split, data_root, batch_size, device, threads, runtime, precision, arch
     )
     indices = select(len(dataset), every=every, start=start, stop=stop)
@@ -174,7 +174,7 @@ def _run_name(model: Path, dataset: data.Dataset, smoothed: Smoothed) -> str:
     return "-".join([name, dataset.name, *map(str, smoothed.noise.config().values())])
 
 
-def _prepare(
+def load_smoothed(
     model: Path,
     data_name: str,
     sigma: float | None,
@@ -187,6 +187,7 @@ def _prepare(
     precision: str | None,
     arch: str | None,
 ) -> tuple[Smoothed, data.Dataset, dict[str, str]]:
+    """The smoothed classifier and the dataset that the options name, and where the classifier comes from."""
     noise = Gaussian(sigma) if sigma is not None else None  # a wrong σ is said before anything is loaded
     checkpoint = models.load_checkpoint(model, architecture=arch)
     if noise is None:

@@ -81,7 +81,7 @@ def certify_dataset(
         "precision": smoothed.precision,
         "num_classes": smoothed.num_classes,
         "input_range": list(smoothed.input_range) if smoothed.input_range else None,
-        "data": _data_fingerprint(dataset, indices),
+        "data": data_fingerprint(dataset, indices),
         "inputs": {"every": every, "start": start, "stop": stop},
     }
     with open_run(run, config, _session(smoothed, source)) as writer, _bar(progress) as bar:
@@ -142,7 +142,7 @@ def model_fingerprint(model: Any) -> dict[str, Any]:
     return {"name": type(model).__name__, "sha256": digest.hexdigest()}
 
 
-def _data_fingerprint(dataset: Indexable, indices: Sequence[int]) -> dict[str, Any]:
+def data_fingerprint(dataset: Indexable, indices: Sequence[int]) -> dict[str, Any]:
     """Name, size and a hash of three of the selected inputs: enough to notice another dataset on resume."""
     digest = hashlib.sha256()
     for index in sorted({indices[0], indices[len(indices) // 2], indices[-1]}):

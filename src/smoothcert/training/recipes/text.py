@@ -56,6 +56,12 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
+def _represent_text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    """Text with a line break of any alphabet or another sign that is not printed is quoted and escaped."""
+    return dumper.represent_scalar(f"{_TAG}str", value, style=None if value.isprintable() else '"')
+
+
+_Dumper.add_representer(str, _represent_text)
 _Loader.add_implicit_resolver(f"{_TAG}null", re.compile(r"(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""])
 _Loader.add_implicit_resolver(
     f"{_TAG}bool", re.compile(r"(?:true|false|yes|no|on|off)$", re.IGNORECASE), list("tTfFyYnNoO")
