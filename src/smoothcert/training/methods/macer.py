@@ -28,6 +28,8 @@ class Macer(Method):
         beta: Inverse temperature β.
         m: Noisy copies of each input.
         deferred: Whether λ is 0 until the learning rate is lowered for the first time.
+        warmup: Epochs over which λ grows from 0. At full strength from the start, the hinge can drive a model that has
+            learnt nothing yet to one and the same answer for all inputs.
     """
 
     lam: float = 16.0
@@ -35,6 +37,7 @@ class Macer(Method):
     beta: float = 16.0
     m: int = 16
     deferred: bool = False
+    warmup: float = 0.0
 
     name: ClassVar[str] = "macer"
 
@@ -42,18 +45,20 @@ class Macer(Method):
         require(self.lam >= 0, f"lam must not be negative, got {self.lam}.")
         require(self.gamma > 0 and self.beta > 0, f"gamma and beta must be positive, got {self.gamma}, {self.beta}.")
         require(self.m >= 1, f"m must be at least 1, got {self.m}.")
+        require(self.warmup >= 0, f"warmup must not be negative, got {self.warmup}.")
 
     def loss(self, model: nn.Module, x: Tensor, y: Tensor, noise: Noise, state: State) -> Tensor:
         logits = run(model, state.noisy(noise, x, self.m))
         nll = F.nll_loss(mean_log_softmax(logits), y)
-        if self.lam == 0 or (self.deferred and not state.rate_dropped):
+        lam = self.lam if state.epoch >= self.warmup else self.lam * state.epoch / self.warmup
+        if lam == 0 or (self.deferred and not state.rate_dropped):
             return nll
         top = torch.softmax(self.beta * logits, dim=-1).mean(dim=0).topk(2, dim=1)
         with torch.no_grad():
             gap = _gap(top.values)
             counts = (top.indices[:, 0] == y) & gap.isfinite() & (gap <= self.gamma)
         hinge = (self.gamma - _gap(top.values[counts])).sum() / len(x)
-        return nll + self.lam * noise.scale / 2 * hinge
+        return nll + lam * noise.scale / 2 * hinge
 
     @property
     def copies(self) -> int:
