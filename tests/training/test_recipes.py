@@ -151,7 +151,7 @@ def test_soft_labels_come_from_a_gaussian_model_of_the_same_kind(name: str) -> N
         teacher = load_recipe(recipe.soft_labels.recipe)
         assert teacher.build_method() == METHODS["gaussian"]()
         assert teacher.build_noise() == Gaussian(recipe.soft_labels.sigma) == Gaussian(0.25)
-        for key in ("dataset", "model", "normalize", "augment", "schedule", "rate"):
+        for key in ("dataset", "model", "normalize", "augment", "schedule"):
             assert getattr(teacher, key) == getattr(recipe, key)
         expected = 100 if name.endswith("-quick") else 500 if recipe.dataset == "imagenet" else 10_000
         assert recipe.soft_labels.n == expected
