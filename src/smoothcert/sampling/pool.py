@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Generic, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from smoothcert.noise import Noise
-from smoothcert.sampling.copies import NoisyCopies
+from smoothcert.sampling.lanes import Backlog, Cascade, Classifier, Lane, Late, Segment, Stretch
 from smoothcert.sampling.seeds import BLOCK
 from smoothcert.sampling.statistics import Statistic
 from smoothcert.sampling.tally import Tally
-from smoothcert.sampling.tuning import intra_op_threads
-from smoothcert.types import UsageError, Votes
-
-Classifier = Callable[[Tensor], Tensor]
-"""Anything that maps a batch of inputs to a batch of logits."""
-
+from smoothcert.types import Votes
 
 _STRETCH = 4  # batches that a worker runs in a row where that many are asked for, as changing threads takes time
+_PATIENCE = 16  # stretches that may wait until enough undecided copies have come together for a full batch
 
 
 @dataclass(frozen=True)
@@ -65,13 +60,22 @@ class Job(Generic[Answer]):
         x: The input, on the device and in the dtype to compute with.
         steps: The procedure at work.
         seconds: The time spent on it so far, its share of every batch it was in.
+        drawn: Its noisy copies so far, those drawn ahead included.
+        deferred: Those that the first members of a consensus left undecided; None without a consensus.
     """
 
     index: int
     x: Tensor
     steps: Steps[Answer]
     seconds: float = 0.0
+    drawn: int = 0
+    deferred: int | None = None
     _first: Draw | None = None
+
+    @property
+    def consensus(self) -> float | None:
+        """KCR: the share of its copies that the first members of a consensus decided (Horváth et al., 2022, §7)."""
+        return None if self.deferred is None or not self.drawn else 1 - self.deferred / self.drawn
 
     def begin(self) -> Draw:
         """The first request; a procedure checks its settings before it makes one."""
@@ -89,12 +93,16 @@ class PoolUse:
         rows: Noisy copies in them.
         asked: Those a procedure waited for; the others were drawn ahead.
         capacity: Noisy copies they could have held.
+        deferred: Noisy copies that the first members of a consensus left undecided.
+        late_batches: Batches run to decide those.
     """
 
     batches: int = 0
     rows: int = 0
     asked: int = 0
     capacity: int = 0
+    deferred: int = 0
+    late_batches: int = 0
 
     @property
     def occupancy(self) -> float:
@@ -122,22 +130,7 @@ class _Stream(Generic[Answer]):
     ended: bool = False
 
 
-@dataclass(frozen=True)
-class _Segment(Generic[Answer]):
-    """Rows ``low`` … ``high − 1`` of a stretch: copies ``start``, ``start + 1``, … of a stream."""
-
-    stream: _Stream[Answer]
-    stage: int
-    low: int
-    high: int
-    start: int
-
-
-@dataclass(frozen=True)
-class _Result(Generic[Answer]):
-    segments: list[_Segment[Answer]]
-    codes: list[NDArray[np.int64]]
-    seconds: float
+_Task = Callable[[Lane], "Stretch[_Stream[Answer]] | Late[_Stream[Answer]]"]
 
 
 @dataclass
@@ -155,6 +148,7 @@ class Pool:
         batch_size: Noisy copies per forward pass.
         workers: Batches computed at the same time, each in a thread of its own.
         threads: PyTorch's threads within each batch; as they are when not given.
+        cascade: What decides the copies that the classifier leaves undecided; they are gathered into full batches.
 
     Attributes:
         use: How full the batches were, so far.
@@ -168,6 +162,7 @@ class Pool:
     batch_size: int
     workers: int = 1
     threads: int | None = None
+    cascade: Cascade | None = None
     use: PoolUse = field(default_factory=PoolUse)
 
     def run(self, jobs: Iterable[Job[Answer]]) -> Iterator[tuple[Job[Answer], Answer]]:
@@ -184,34 +179,79 @@ class Pool:
         """
         source = _Source(iter(jobs))
         streams: dict[_Stream[Answer], None] = {}  # in order of admission
-        flying: deque[Future[_Result[Answer]]] = deque()
+        flying: deque[Future[Stretch[_Stream[Answer]] | Late[_Stream[Answer]]]] = deque()
+        waiting: deque[Stretch[_Stream[Answer]]] = deque()  # run, and not handed out yet
+        backlog: Backlog[_Stream[Answer]] = Backlog()
         most = self.workers + 1 if self.workers > 1 else 1  # one waits, so that no worker does
-        lanes: deque[_Lane] = deque(_Lane(self) for _ in range(most))
+        lanes = deque(self._lane() for _ in range(most))
         answered: list[tuple[Job[Answer], Answer]] = []
         with ThreadPoolExecutor(self.workers) as threads:
             while True:
-                while len(flying) < most and (segments := self._next_stretch(source, streams, answered)):
-                    lane = lanes[0]
+                while len(flying) < most and (
+                    task := self._next_task(source, streams, answered, backlog, len(waiting) >= _PATIENCE)
+                ):
+                    flying.append(_submit(threads, self.workers, lanes[0], task))
                     lanes.rotate(-1)
-                    flying.append(_submit(threads, self.workers, lane, segments))
                 yield from answered
                 answered.clear()
                 if not flying:
                     break
-                self._receive(flying.popleft().result(), streams, answered)
+                done = flying.popleft().result()
+                if isinstance(done, Late):
+                    done.deliver()
+                else:
+                    waiting.append(done)
+                    backlog.add(done.undecided)
+                    done.undecided = []
+                while waiting and not waiting[0].missing:
+                    self._receive(waiting.popleft(), streams, answered)
         if source.error is not None:
             raise source.error
+
+    def _lane(self) -> Lane:
+        return Lane(
+            self.classifier,
+            self.noise,
+            self.num_classes,
+            self.statistics,
+            self.seed,
+            self.batch_size,
+            self.threads,
+            self.cascade,
+        )
+
+    def _next_task(
+        self,
+        source: _Source[Answer],
+        streams: dict[_Stream[Answer], None],
+        answered: list[tuple[Job[Answer], Answer]],
+        backlog: Backlog[_Stream[Answer]],
+        impatient: bool,
+    ) -> _Task[Answer] | None:
+        """What to run next: undecided copies once they fill a batch or nothing else is asked for, else a stretch."""
+        if backlog.rows < self.batch_size and not (impatient and backlog.rows):
+            segments = self._next_stretch(source, streams, answered, ahead=not backlog.rows)
+            if segments:
+                return partial(Lane.compute, segments=segments)
+        if backlog.rows:
+            self.use.late_batches += 1
+            return partial(Lane.decide, pieces=backlog.take(self.batch_size))
+        return None
 
     def _next_stretch(
         self,
         source: _Source[Answer],
         streams: dict[_Stream[Answer], None],
         answered: list[tuple[Job[Answer], Answer]],
-    ) -> list[_Segment[Answer]]:
-        """Fill batches from open requests, oldest first, then the last one from new jobs, then with copies ahead."""
+        ahead: bool,
+    ) -> list[Segment[_Stream[Answer]]]:
+        """Fill batches from open requests, oldest first, then the last one from new jobs, then with copies ahead.
+
+        A stretch of nothing but copies ahead is made only if ``ahead``.
+        """
         open_rows = sum(stream.request.stop - stream.issued for stream in streams)
         share = open_rows // (self.workers * self.batch_size) if self.workers > 1 else 1  # none waits for a long one
-        stretch = _Stretch[Answer](self.batch_size * min(max(share, 1), _STRETCH))
+        stretch = _Filling[Answer](self.batch_size * min(max(share, 1), _STRETCH))
         for stream in list(streams):
             stretch.take(stream, stream.request.stop)
         stretch.size = -(-max(stretch.rows, 1) // self.batch_size) * self.batch_size
@@ -220,11 +260,13 @@ class Pool:
                 streams[stream] = None
                 stretch.take(stream, stream.request.stop)
         asked = stretch.rows
+        if not asked and not ahead:
+            return []
         hungry = [stream for stream in streams if stream.issued < stream.request.most]
         while stretch.room and hungry and source.ended:
-            ahead = max(stretch.room // len(hungry) // BLOCK, 1) * BLOCK
+            each = max(stretch.room // len(hungry) // BLOCK, 1) * BLOCK
             for stream in hungry:
-                stretch.take(stream, min(stream.issued + ahead, stream.request.most))
+                stretch.take(stream, min(stream.issued + each, stream.request.most))
             hungry = [stream for stream in hungry if stream.issued < stream.request.most and not stretch.closed]
         if stretch.segments:
             self.use.batches += stretch.size // self.batch_size
@@ -235,15 +277,20 @@ class Pool:
 
     def _receive(
         self,
-        result: _Result[Answer],
+        result: Stretch[_Stream[Answer]],
         streams: dict[_Stream[Answer], None],
         answered: list[tuple[Job[Answer], Answer]],
     ) -> None:
         """Hand the values of a finished stretch to their streams, and go on with every request that is complete."""
         rows = result.segments[-1].high
+        self.use.deferred += len(result.deferred)
         for segment in result.segments:
-            stream = segment.stream
+            stream = segment.owner
+            low, high = np.searchsorted(result.deferred, [segment.low, segment.high])
             stream.job.seconds += result.seconds * (segment.high - segment.low) / rows
+            stream.job.drawn += segment.high - segment.low
+            if self.cascade is not None:
+                stream.job.deferred = (stream.job.deferred or 0) + int(high - low)
             if stream not in streams:
                 continue  # drawn ahead for an input that was decided meanwhile
             for kept, codes in zip(stream.codes, result.codes, strict=True):
@@ -289,11 +336,11 @@ class Pool:
         return [_Stream(job, request, request.start, request.start, [[] for _ in self.statistics])]
 
 
-class _Stretch(Generic[Answer]):
+class _Filling(Generic[Answer]):
     """Batches being filled, to be run one after the other."""
 
     def __init__(self, size: int) -> None:
-        self.segments: list[_Segment[Answer]] = []
+        self.segments: list[Segment[_Stream[Answer]]] = []
         self.rows = 0
         self.size = size
         self.closed = False  # by an input of another shape, which goes into a stretch of its own
@@ -307,10 +354,11 @@ class _Stretch(Generic[Answer]):
         count = min(self.room, until - stream.issued)
         if count <= 0 or self.closed:
             return
-        if self.segments and stream.job.x.shape != self.segments[0].stream.job.x.shape:
+        job, stage = stream.job, stream.request.stage
+        if self.segments and job.x.shape != self.segments[0].x.shape:
             self.closed = True
             return
-        segment = _Segment(stream, stream.request.stage, self.rows, self.rows + count, stream.issued)
+        segment = Segment(stream, job.x, job.index, stage, self.rows, self.rows + count, stream.issued)
         self.segments.append(segment)
         self.rows += count
         stream.issued += count
@@ -336,63 +384,12 @@ class _Source(Generic[Answer]):
         return None
 
 
-class _Lane:
-    """One place to compute batches: its memory, its generator."""
-
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-        self._rows: Tensor | None = None
-        self._copies: NoisyCopies | None = None
-
-    def compute(self, segments: list[_Segment[Answer]]) -> _Result[Answer]:
-        begin = time.perf_counter()
-        memory = self._memory(segments[0].stream.job.x)
-        rows = segments[-1].high
-        codes: list[NDArray[np.int64]] = [np.empty(rows, np.int64) for _ in self._pool.statistics]
-        threads = self._pool.threads or torch.get_num_threads()
-        with torch.inference_mode(), intra_op_threads(threads):
-            for low in range(0, rows, len(memory)):
-                high = min(low + len(memory), rows)
-                logits = self._logits(memory[: high - low], segments, low)
-                for statistic, values in zip(self._pool.statistics, codes, strict=True):
-                    values[low:high] = statistic.codes(logits).cpu().numpy()
-        return _Result(segments, codes, time.perf_counter() - begin)
-
-    def _logits(self, batch: Tensor, segments: list[_Segment[Answer]], first: int) -> Tensor:
-        """The logits of the batch that begins at row ``first`` of a stretch."""
-        assert self._copies is not None
-        for segment in segments:
-            low, high = max(segment.low, first), min(segment.high, first + len(batch))
-            if low < high:
-                self._copies.fill(
-                    batch[low - first : high - first],
-                    segment.stream.job.x,
-                    seed=self._pool.seed,
-                    index=segment.stream.job.index,
-                    stage=segment.stage,
-                    start=segment.start + low - segment.low,
-                )
-        logits = self._pool.classifier(batch)
-        if logits.shape != (len(batch), self._pool.num_classes):
-            raise UsageError(
-                f"the model gave an output of shape {tuple(logits.shape)} for a batch of {len(batch)}; "
-                f"it must be ({len(batch)}, {self._pool.num_classes})."
-            )
-        return logits
-
-    def _memory(self, x: Tensor) -> Tensor:
-        if self._rows is None or self._rows.shape[1:] != x.shape:
-            self._rows = x.new_empty((self._pool.batch_size, *x.shape))
-            self._copies = NoisyCopies(self._pool.noise, x)
-        return self._rows
-
-
 def _submit(
-    threads: ThreadPoolExecutor, workers: int, lane: _Lane, segments: list[_Segment[Answer]]
-) -> Future[_Result[Answer]]:
+    threads: ThreadPoolExecutor, workers: int, lane: Lane, task: _Task[Answer]
+) -> Future[Stretch[_Stream[Answer]] | Late[_Stream[Answer]]]:
     """Compute in a thread, or here and now when there is only one."""
     if workers > 1:
-        return threads.submit(lane.compute, segments)
-    done: Future[_Result[Answer]] = Future()
-    done.set_result(lane.compute(segments))
+        return threads.submit(task, lane)
+    done: Future[Stretch[_Stream[Answer]] | Late[_Stream[Answer]]] = Future()
+    done.set_result(task(lane))
     return done

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from smoothcert.classifiers import Consensus
+from smoothcert.sampling.lanes import Cascade
 from smoothcert.sampling.seeds import BLOCK
 from smoothcert.sampling.tuning import (
     ADVANTAGE,
@@ -56,6 +58,7 @@ class Runtime:
             ``with intra_op_threads(runtime.threads): …``.
         workers: How many batches to keep in flight, each in a thread that also draws their noise; 1 for no threads.
         notes: What was measured (samples per second, with noise drawn) and what was rejected and why, as JSON values.
+        cascade: What decides the inputs that ``run`` leaves undecided, for a ``Consensus``; ``run`` is then its head.
     """
 
     name: str
@@ -64,10 +67,11 @@ class Runtime:
     threads: int
     workers: int
     notes: Mapping[str, Any]
+    cascade: Cascade | None = None
 
     def settings(self) -> dict[str, Any]:
         """Everything but the code, as plain values."""
-        return {key: value for key, value in vars(self).items() if key != "run"}
+        return {key: value for key, value in vars(self).items() if key not in ("run", "cascade")}
 
 
 @dataclass(frozen=True)
@@ -127,6 +131,9 @@ def prepare(
         >>> runtime.run(torch.rand(3, 4)).shape
         torch.Size([3, 2])
     """
+    if isinstance(model, Consensus) and model.rest is not None:
+        options = {"batch_size": batch_size, "samples": samples, "precision": precision}
+        return _in_two_parts(model, x, runtime, like, options)
     if runtime not in RUNTIMES and runtime != "auto":
         raise unknown_name("runtime", runtime, ["auto", *RUNTIMES])
     if precision is not None and precision not in PRECISIONS:
@@ -179,6 +186,31 @@ def prepare(
         "rejected": rejected,
     }
     return Runtime(chosen, built[chosen], plan.setup.batch_size, plan.setup.threads, plan.setup.workers, notes)
+
+
+def unprepared(model: Forward, batch_size: int) -> Runtime:
+    """The model as it is, without measuring anything."""
+    threads = torch.get_num_threads()
+    if isinstance(model, Consensus) and model.rest is not None:
+        cascade = Cascade(model.rest, model.split, model.join)
+        return Runtime("eager", model.head, batch_size, threads, 1, {}, cascade)
+    return Runtime("eager", model, batch_size, threads, 1, {})
+
+
+def _in_two_parts(
+    model: Consensus, x: Tensor, runtime: str, like: Mapping[str, Any] | None, options: Mapping[str, Any]
+) -> Runtime:
+    """The head as it runs best, and the rest in the same way, or eagerly where it cannot."""
+    assert model.rest is not None
+    head = prepare(model.head, x, runtime=runtime, like=like, **options)
+    kept = {"precision": options["precision"], "like": head.settings()}
+    try:
+        rest = prepare(model.rest, x, runtime=head.name, **kept)
+    except SmoothcertError:
+        if runtime == head.name:
+            raise
+        rest = prepare(model.rest, x, runtime="eager", **{**kept, "like": {**head.settings(), "name": "eager"}})
+    return replace(head, cascade=Cascade(rest.run, model.split, model.join))
 
 
 def eager(model: Forward, plan: Plan) -> Forward:

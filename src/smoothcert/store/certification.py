@@ -106,7 +106,7 @@ def certify_dataset(
                     yield index, x
 
         for job, certificate in smoothed.run(inputs(), procedure, procedure.certify, seed=seed, count=left):
-            writer.append(certificate_row(certificate, labels.pop(job.index), job.seconds))
+            writer.append(certificate_row(certificate, labels.pop(job.index), job.seconds, job.consensus))
             outcomes[certificate.outcome.value] += 1
             answered, drawn = answered + 1, drawn + certificate.samples
             early = answered if procedure.decides_early else None

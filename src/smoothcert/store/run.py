@@ -51,12 +51,17 @@ SCHEMA = pa.schema(
         ("decisions", pa.list_(pa.struct([("radius", pa.float64()), ("outcome", pa.string())]))),
         ("stages", pa.list_(pa.struct([("n", pa.int64()), ("counts", _votes)]))),
         ("seconds", pa.float64()),
+        ("consensus", pa.float64()),
     ]
 )
-"""The columns of a certification run. ``checkpoints`` are cumulative counts at powers of ten below ``n``."""
+"""The columns of a certification run.
+
+``checkpoints`` are cumulative counts at powers of ten below ``n``; ``consensus`` is the share of noisy copies that the
+first members of a consensus decided, null for other models (and missing in parts of earlier versions).
+"""
 
 
-def certificate_row(certificate: Certificate, label: int, seconds: float) -> Row:
+def certificate_row(certificate: Certificate, label: int, seconds: float, consensus: float | None = None) -> Row:
     """One row of a run: the certificate of an input whose true class is ``label``."""
     c = certificate
     return {
@@ -79,6 +84,7 @@ def certificate_row(certificate: Certificate, label: int, seconds: float) -> Row
         "decisions": [{"radius": radius, "outcome": outcome.value} for radius, outcome in c.decisions.items()],
         "stages": [{"n": stage.n, "counts": list(stage.counts)} for stage in c.stages],
         "seconds": seconds,
+        "consensus": consensus,
     }
 
 

@@ -125,7 +125,8 @@ def _count(
         how = prepare(model, _rows(x, range(1))[0].to(weight), samples=left * n, like=labels.info.get("runtime"))
         with replacing(labels.folder / "labels.json") as temporary:
             temporary.write_text(json.dumps({"runtime": how.settings(), **labels.info}, indent=2), encoding="utf-8")
-        pool = Pool(how.run, noise, classes, (TopClass(),), seed, how.batch_size, how.workers, how.threads)
+        settings = (seed, how.batch_size, how.workers, how.threads, how.cascade)
+        pool = Pool(how.run, noise, classes, (TopClass(),), *settings)
         for file, part in labels.left.items():  # each in batches of its own, which are the same after a stop
             inputs = _rows(x, part).to(weight).contiguous()
             for job, counts in pool.run(Job(i, row, _votes(n)) for i, row in zip(part, inputs, strict=True)):

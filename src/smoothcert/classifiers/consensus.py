@@ -1,0 +1,119 @@
+"""An ensemble that asks its later members only where the first ones disagree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from smoothcert.classifiers.ensemble import all_logits, as_module, normalised, soft
+from smoothcert.types import UsageError
+
+
+class Consensus(nn.Module):
+    """K-consensus: where the first K members agree their class stands; elsewhere all members vote softly.
+
+    Horváth, Müller, Fischer and Vechev (2022), §6. It decides on each noisy copy alone, so it is a base classifier
+    like any other. The sampler runs its two parts apart: only the copies on which :attr:`head` is undecided reach
+    :attr:`rest`, gathered into full batches whichever inputs they come from. Called as a module it does the same
+    within the batch it is given.
+
+    Args:
+        members: Classifiers from a batch to logits, the most accurate first (see ``rank_members``).
+        first: K, how many members must agree.
+        weights: How much each member counts in soft voting; equally by default.
+
+    Raises:
+        UsageError: If K is not between 1 and the number of members, or the weights do not fit.
+
+    Example:
+        >>> consensus = Consensus([nn.Linear(4, 3) for _ in range(5)], first=2)
+        >>> consensus(torch.rand(7, 4)).shape
+        torch.Size([7, 3])
+    """
+
+    def __init__(
+        self, members: Sequence[Callable[[Tensor], Tensor]], first: int, weights: Sequence[float] | None = None
+    ) -> None:
+        super().__init__()
+        if isinstance(first, bool) or not isinstance(first, int) or not 1 <= first <= len(members):
+            raise UsageError(f"K must be between 1 and the number of members, {len(members)}; got {first!r}.")
+        shares = normalised(weights if weights is not None else [1.0] * len(members), len(members))
+        if not sum(shares[:first]) > 0:
+            raise UsageError(f"the first {first} members all have weight zero; order them by weight.")
+        modules = [as_module(member) for member in members]
+        self.first = first
+        self.head = _Stacked(modules[:first])
+        self.rest = _Sum(modules[first:], shares[first:]) if first < len(modules) else None
+        self._shares = shares
+        self._same_classes = False
+        self.register_buffer("weights", torch.tensor(shares, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        given = self.head(x)
+        if self.rest is not None and not self._same_classes:  # also where the first members never disagree
+            self.join(given[:1], self.rest(x[:1]))
+            self._same_classes = True
+        logits, undecided = self.split(given)
+        if self.rest is not None and bool(undecided.any()):
+            logits[undecided] = self.join(given[undecided], self.rest(x[undecided]))
+        return logits
+
+    def split(self, given: Tensor) -> tuple[Tensor, Tensor]:
+        """The soft vote of the first members, and which rows it does not decide.
+
+        Args:
+            given: What :attr:`head` gives.
+
+        Returns:
+            Logits, and True for rows on which the first members disagree; a row with an invalid logit votes for nobody
+            and is decided.
+        """
+        each = given.reshape(len(given), self.first, -1)
+        share = sum(self._shares[: self.first])
+        logits = soft(list(each.unbind(1)), [weight / share for weight in self._shares[: self.first]])
+        chosen = each.argmax(dim=2)
+        undecided = (chosen != chosen[:, :1]).any(dim=1) & each.isfinite().flatten(1).all(dim=1)
+        return logits, undecided if self.rest is not None else torch.zeros_like(undecided)
+
+    def join(self, given: Tensor, rest: Tensor) -> Tensor:
+        """The soft vote of all members.
+
+        Args:
+            given: What :attr:`head` gives.
+            rest: What :attr:`rest` gives for the same rows.
+        """
+        each = given.reshape(len(given), self.first, -1)
+        if each.shape[2] != rest.shape[1]:
+            raise UsageError(
+                f"the members of an ensemble must have the same classes, but give {each.shape[2]} and {rest.shape[1]} "
+                "logits."
+            )
+        return soft(list(each.unbind(1)), self._shares[: self.first]) + rest
+
+    def extra_repr(self) -> str:
+        return f"first={self.first}"
+
+
+class _Stacked(nn.Module):
+    """The logits of all members, one after the other in a row."""
+
+    def __init__(self, members: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat(all_logits(self.members, x), dim=1)
+
+
+class _Sum(nn.Module):
+    """The weighted sum of the members' logits."""
+
+    def __init__(self, members: Sequence[nn.Module], shares: Sequence[float]) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+        self._shares = list(shares)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return soft(all_logits(self.members, x), self._shares)
