@@ -309,3 +309,23 @@ def test_refuses():
     for wrong in ({"epochs": 0}, {"rate": -1.0}, {"milestones": (3, 2)}, {"epoch": 3}, {"schedule": "cosine"}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             TrainingSettings(**wrong)
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_no_time_is_lost_on_denormal_numbers(before):
+    halves = []
+
+    class Watch(nn.Linear):
+        def forward(self, x):
+            halves.append(float(torch.tensor(1e-39) * 0.5))
+            return super().forward(x)
+
+    x, y = torch.rand(100, 4), torch.arange(100) % 3
+    settings = TrainingSettings(epochs=1, holdout=0)
+    torch.set_flush_denormal(before)
+    try:
+        train(Watch(4, 3), (x, y), Gaussian(0.5), GAUSSIAN, settings, progress=False)
+        assert set(halves) == {0.0}
+        assert (float(torch.tensor(1e-39) * 0.5) == 0.0) == before
+    finally:
+        torch.set_flush_denormal(False)

@@ -10,6 +10,8 @@ import math
 import os
 import struct
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -136,6 +138,21 @@ def make_fabric(precision: str = "32-true", accelerator: str = "auto", devices: 
         raise UsageError(f"cannot train on {devices} device(s) of kind {accelerator!r}: {error}") from error
 
 
+@contextmanager
+def no_denormals() -> Iterator[None]:
+    """Numbers below the normal range are zero while the context lasts.
+
+    A saturated softmax sends back gradients of that size, on which CPUs are many times slower: MACER, which multiplies
+    logits by 16, trains twice as fast without them.
+    """
+    before = bool(torch.tensor([1e-40]).mul(0.5))
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(not before)
+
+
 @dataclass
 class _Training:
     model: nn.Module
@@ -172,7 +189,7 @@ class _Training:
     def run(self, keeper: _Keeper | None, shown: Display) -> list[dict[str, float]]:
         progress = keeper.resume(self) if keeper else Progress()
         shown.begin(progress.epoch, progress.history)
-        with shown:
+        with shown, no_denormals():
             for epoch in range(progress.epoch, self.settings.epochs):
                 begin = time.perf_counter()
                 loss = self._epoch(epoch, shown, keeper)

@@ -1,0 +1,179 @@
+"""What an ensemble learns from inputs kept out: the order of its members and their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import track
+from scipy import optimize, special
+from torch import Tensor, nn
+
+from smoothcert.noise import Noise
+from smoothcert.sampling.copies import NoisyCopies
+from smoothcert.sampling.seeds import BLOCK
+from smoothcert.training.attacks import frozen
+from smoothcert.types import UsageError
+
+STAGE = 30  # of noise seeds: no certificate sees the copies that choose order and weights
+_BATCH = 500
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A member and how good it is.
+
+    Attributes:
+        position: Its place among the members given, from 0.
+        accuracy: The share of noisy copies it classifies correctly.
+    """
+
+    position: int
+    accuracy: float
+
+
+def rank_members(
+    members: Sequence[Callable[[Tensor], Tensor]],
+    x: Tensor,
+    y: Tensor,
+    noise: Noise,
+    *,
+    copies: int = BLOCK,
+    seed: int = 0,
+    progress: bool = False,
+) -> list[Ranked]:
+    """Order members by their accuracy under noise (Horváth et al., 2022, §6): K-consensus asks the best ones first.
+
+    Args:
+        members: The classifiers.
+        x: Inputs that neither training nor certification uses.
+        y: Their labels.
+        noise: The noise the ensemble will be certified with.
+        copies: Noisy copies of each input; all members see the same.
+        seed: The seed of the noise.
+        progress: Whether to show a progress bar on stderr.
+
+    Returns:
+        The members, best first; of equal ones the earlier first.
+
+    Raises:
+        UsageError: If there is nothing to judge by, or members disagree on the number of classes.
+
+    Example:
+        >>> from smoothcert import Gaussian
+        >>> x = torch.rand(50, 3)
+        >>> guesses = lambda x: x.flip(1)
+        >>> [best, worst] = rank_members([guesses, nn.Identity()], x, x.argmax(1), Gaussian(0.1))
+        >>> best.position
+        1
+    """
+    right = np.zeros(len(members), np.int64)
+    for logits, labels in _member_logits(members, x, y, noise, copies, seed, progress):
+        right += (logits.argmax(axis=2) == labels).sum(axis=1)
+    accuracy = right / (len(x) * copies)
+    order = np.argsort(-accuracy, kind="stable")
+    return [Ranked(int(position), float(accuracy[position])) for position in order]
+
+
+def fit_weights(
+    members: Sequence[Callable[[Tensor], Tensor]],
+    x: Tensor,
+    y: Tensor,
+    noise: Noise,
+    *,
+    copies: int = BLOCK,
+    seed: int = 0,
+    progress: bool = False,
+) -> tuple[float, ...]:
+    """Weights for soft voting that minimise the cross-entropy under noise on inputs kept out.
+
+    Horváth et al. (2022), App. H.3.1, after Liu et al. (2020). The cross-entropy is convex in the weights, which are
+    not negative and sum to 1.
+
+    Args:
+        members: The classifiers.
+        x: Inputs that neither training nor certification uses.
+        y: Their labels.
+        noise: The noise the ensemble will be certified with.
+        copies: Noisy copies of each input.
+        seed: The seed of the noise.
+        progress: Whether to show a progress bar on stderr.
+
+    Returns:
+        A weight for each member.
+
+    Raises:
+        UsageError: If there is nothing to judge by, or members disagree on the number of classes.
+    """
+    parts = list(_member_logits(members, x, y, noise, copies, seed, progress))
+    logits = np.concatenate([part for part, _ in parts], axis=1)
+    labels = np.concatenate([part for _, part in parts])
+    valid = np.isfinite(logits).all(axis=(0, 2))
+    if not valid.any():
+        raise UsageError("no noisy copy has finite logits in all members; check the models.")
+    logits, labels = logits[:, valid], labels[valid]
+    of_label = logits[:, np.arange(len(labels)), labels]
+
+    def cross_entropy(weights: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        """The loss and its gradient."""
+        mixed = np.tensordot(weights, logits, axes=1)
+        loss = np.mean(special.logsumexp(mixed, axis=1) - weights @ of_label)
+        slope = np.einsum("nc,knc->k", special.softmax(mixed, axis=1), logits) - of_label.sum(axis=1)
+        return float(loss), slope / len(labels)
+
+    count = len(members)
+    simplex = {"type": "eq", "fun": lambda weights: weights.sum() - 1, "jac": lambda weights: np.ones(count)}
+    found = optimize.minimize(
+        cross_entropy,
+        np.full(count, 1 / count),
+        jac=True,
+        method="SLSQP",
+        bounds=[(0, 1)] * count,
+        constraints=simplex,
+        options={"ftol": 1e-10, "maxiter": 500},
+    )
+    weights = np.clip(found.x, 0, None)
+    return tuple((weights / weights.sum()).tolist())
+
+
+def _member_logits(
+    members: Sequence[Callable[[Tensor], Tensor]],
+    x: Tensor,
+    y: Tensor,
+    noise: Noise,
+    copies: int,
+    seed: int,
+    progress: bool,
+) -> Iterator[tuple[NDArray[np.float64], NDArray[np.int64]]]:
+    """The logits (member, copy, class) of all members on noisy copies, and the labels, a few inputs at a time."""
+    if not members or not len(x):
+        raise UsageError("judging members takes at least one member and one input.")
+    if len(x) != len(y) or copies < 1:
+        raise UsageError(f"judging members takes a label for each input and at least one copy, got {len(y)}, {copies}.")
+    noise.check(x)
+    maker = NoisyCopies(noise, x[0])
+    step = max(_BATCH // copies, 1)
+    with ExitStack() as contexts:
+        for member in members:
+            if isinstance(member, nn.Module):
+                contexts.enter_context(frozen(member))
+        starts = range(0, len(x), step)
+        for first in track(starts, "judge members", console=Console(stderr=True), disable=not progress):
+            inputs = x[first : first + step]
+            batch = inputs.new_empty((len(inputs), copies, *x.shape[1:]))
+            for row, image in enumerate(inputs):
+                maker.fill(batch[row], image, seed=seed, index=first + row, stage=STAGE, start=0)
+            with torch.inference_mode():
+                given = [member(batch.flatten(0, 1)).double().cpu().numpy() for member in members]
+            classes = [logits.shape[1] for logits in given]
+            if len(set(classes)) > 1:
+                raise UsageError(
+                    f"the members must have the same classes, but give {', '.join(map(str, classes))} logits."
+                )
+            labels = y[first : first + step].repeat_interleave(copies).cpu().numpy()
+            yield np.stack(given), labels

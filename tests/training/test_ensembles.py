@@ -1,0 +1,91 @@
+"""Order and weights of members: against accuracies and optima known in closed form."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from smoothcert import Gaussian
+from smoothcert.training.ensembles import fit_weights, rank_members
+from smoothcert.types import UsageError
+
+X = torch.rand(300, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+Y = (X[:, 0] > 0.5).long()
+
+
+def threshold(at, scale=1.0):
+    """Class 1 where the first coordinate exceeds ``at``."""
+    return lambda x: torch.stack([torch.zeros(len(x), dtype=x.dtype), scale * (x[:, 0] - at)], 1)
+
+
+def test_members_are_ordered_by_their_accuracy_under_noise():
+    cuts = [0.2, 0.5, 0.65]
+    ranked = rank_members([threshold(at) for at in cuts], X, Y, Gaussian(0.1), copies=100)
+    assert [member.position for member in ranked] == [1, 2, 0]
+    for member in ranked:
+        above = stats.norm.sf(cuts[member.position], X[:, 0].numpy(), 0.1)
+        exact = np.where(Y.numpy() == 1, above, 1 - above)
+        spread = np.sqrt((exact * (1 - exact)).sum() / 100) / len(X)
+        assert abs(member.accuracy - exact.mean()) < 5 * spread
+
+
+def test_equal_members_keep_their_order():
+    same = threshold(0.5)
+    assert [m.position for m in rank_members([same, same, same], X, Y, Gaussian(0.1))] == [0, 1, 2]
+
+
+def test_order_depends_on_the_seed_only():
+    members = [threshold(0.45), threshold(0.55)]
+    one = rank_members(members, X, Y, Gaussian(0.1), seed=1)
+    assert one == rank_members(members, X, Y, Gaussian(0.1), seed=1)
+    assert one != rank_members(members, X, Y, Gaussian(0.1), seed=2)
+
+
+def test_weights_minimise_the_cross_entropy():
+    generator = torch.Generator().manual_seed(1)
+    matrices = torch.randn(3, 2, 4, generator=generator, dtype=torch.float64)
+    members = [lambda x, m=m: 4 * x @ m for m in matrices]
+    y = (X @ matrices[0] + X @ matrices[2]).argmax(1)
+    noise = Gaussian(0.2)
+    weights = np.array(fit_weights(members, X, y, noise, seed=3))
+    assert weights.sum() == pytest.approx(1)
+    assert weights.min() >= 0
+    from smoothcert.sampling.copies import NoisyCopies
+    from smoothcert.training.ensembles import STAGE
+
+    maker, batch = NoisyCopies(noise, X[0]), torch.empty(300, 20, 2, dtype=torch.float64)
+    for row, x in enumerate(X):
+        maker.fill(batch[row], x, seed=3, index=row, stage=STAGE, start=0)
+    logits = torch.stack([member(batch.flatten(0, 1)) for member in members])
+    labels = y.repeat_interleave(20)
+
+    def loss(at):
+        mixed = (torch.tensor(at)[:, None, None] * logits).sum(0)
+        return float(torch.nn.functional.cross_entropy(mixed, labels))
+
+    grid = [(a, b, 1 - a - b) for a in np.linspace(0, 1, 51) for b in np.linspace(0, 1 - a, 51)]
+    best = min(map(loss, grid))
+    assert loss(weights) <= best + 1e-6
+    assert loss(weights) < loss([1 / 3] * 3) - 1e-3
+
+
+def test_a_useless_member_gets_no_weight():
+    weights = fit_weights([threshold(0.5, 10.0), threshold(0.5, -10.0)], X, Y, Gaussian(0.1))
+    assert weights[0] > 0.999
+
+
+@pytest.mark.parametrize(
+    ("members", "x", "y", "words"),
+    [
+        ([], X, Y, "at least one member"),
+        ([threshold(0.5)], X[:0], Y[:0], "at least one member and one input"),
+        ([threshold(0.5)], X, Y[:5], "a label for each input"),
+        ([threshold(0.5), lambda x: torch.zeros(len(x), 3)], X, Y, "same classes, but give 2, 3"),
+        ([lambda x: torch.full((len(x), 2), torch.nan)], X, Y, "finite logits"),
+    ],
+)
+def test_what_does_not_fit_is_refused(members, x, y, words):
+    with pytest.raises(UsageError, match=words):
+        fit_weights(members, x, y, Gaussian(0.1))
