@@ -10,6 +10,7 @@ Example:
 
 from smoothcert import data, models
 from smoothcert.certify import Anytime, Cohen, Procedure, Smoothed, Staged
+from smoothcert.classifiers import Consensus, Ensemble
 from smoothcert.models import load_model
 from smoothcert.noise import Gaussian, Noise
 from smoothcert.store import Run, certify_dataset, load_run, read_log, write_log
@@ -22,6 +23,8 @@ __all__ = [
     "Anytime",
     "Certificate",
     "Cohen",
+    "Consensus",
+    "Ensemble",
     "Gaussian",
     "Guarantee",
     "Noise",
