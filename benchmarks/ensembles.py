@@ -100,8 +100,8 @@ def page(rows: dict[str, dict[str, object]], saved: dict[str, float], facts: dic
     lines = [
         "# Ensembles on MNIST at σ = 0.50\n",
         "Gaussian LeNets of five seeds (`mnist-gaussian-0.50-quick`), certified with n = 10 000, α = 0.001 on\n"
-        f"{inputs} test images (0, 100, 200, …). Certified accuracy and the share decided by two members (KCR) are in percent. "
-        "Members are ordered, and\nweights learned, on the 500 training images kept out; "
+        f"{inputs} test images (0, 100, 200, …). Certified accuracy and the share decided by two members (KCR) are in "
+        "percent.\nMembers are ordered, and weights learned, on the 500 training images kept out; "
         "`python benchmarks/ensembles.py` rebuilds this page.\n",
         f"| {' | '.join(head)} |",
         "|---" * len(head) + "|",
