@@ -53,11 +53,11 @@ def test_weights_minimise_the_cross_entropy():
     assert weights.sum() == pytest.approx(1)
     assert weights.min() >= 0
     from smoothcert.sampling.copies import NoisyCopies
-    from smoothcert.training.ensembles import STAGE
+    from smoothcert.sampling.seeds import HOLDOUT
 
     maker, batch = NoisyCopies(noise, X[0]), torch.empty(300, 20, 2, dtype=torch.float64)
     for row, x in enumerate(X):
-        maker.fill(batch[row], x, seed=3, index=row, stage=STAGE, start=0)
+        maker.fill(batch[row], x, seed=3, index=row, stage=HOLDOUT, start=0)
     logits = torch.stack([member(batch.flatten(0, 1)) for member in members])
     labels = y.repeat_interleave(20)
 

@@ -11,6 +11,7 @@ import numpy as np
 from smoothcert.certify.base import PREDICTION_SAMPLES, Procedure, Task, require_count, require_probability
 from smoothcert.certify.targets import require_radii, unreachable
 from smoothcert.sampling import ESTIMATION, SELECTION, Draw, Steps
+from smoothcert.sampling.seeds import MODELLING
 from smoothcert.stats import lower_bound, stage_boundaries
 from smoothcert.types import Certificate, Norm, Outcome, Prediction, UsageError, Votes
 
@@ -50,8 +51,9 @@ class Staged(Procedure):
             require_count("each stage", size)
         if not self.stages or any(a >= b for a, b in zip(self.stages, self.stages[1:], strict=False)):
             raise UsageError(f"stages must increase, such as 100,1000,10000; got {tuple(self.stages)}.")
-        if len(self.stages) > 30:
-            raise UsageError(f"at most 30 stages can be told apart by the noise seed, got {len(self.stages)}.")
+        if len(self.stages) > MODELLING - ESTIMATION:
+            most = MODELLING - ESTIMATION
+            raise UsageError(f"at most {most} stages can be told apart by the noise seed, got {len(self.stages)}.")
         require_count("n0", self.n0)
         require_probability("alpha", self.alpha)
         require_probability("beta", self.beta)

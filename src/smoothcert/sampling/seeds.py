@@ -9,8 +9,9 @@ from functools import lru_cache
 BLOCK = 20
 """Noisy copies per block. Part of the definition of the noise: another value gives other noise for the same seed."""
 
-SELECTION, ESTIMATION, PREDICTION = 0, 1, 31
-"""Stages: the votes that guess the class, the first stage of votes that prove it, and the votes of PREDICT."""
+SELECTION, ESTIMATION, MODELLING, HOLDOUT, PREDICTION = 0, 1, 29, 30, 31
+"""Stages: the votes that guess the class, the first stage of votes that prove it (others may follow up to 28), copies
+that an ensemble is modelled or chosen by, and the votes of PREDICT."""
 
 _STAGE_BITS = 5
 _BLOCK_BITS = 32 - _STAGE_BITS

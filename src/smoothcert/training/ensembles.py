@@ -16,11 +16,10 @@ from torch import Tensor, nn
 
 from smoothcert.noise import Noise
 from smoothcert.sampling.copies import NoisyCopies
-from smoothcert.sampling.seeds import BLOCK
+from smoothcert.sampling.seeds import BLOCK, HOLDOUT
 from smoothcert.training.attacks import frozen
 from smoothcert.types import UsageError
 
-STAGE = 30  # of noise seeds: no certificate sees the copies that choose order and weights
 _BATCH = 500
 
 
@@ -167,7 +166,7 @@ def _member_logits(
             inputs = x[first : first + step]
             batch = inputs.new_empty((len(inputs), copies, *x.shape[1:]))
             for row, image in enumerate(inputs):
-                maker.fill(batch[row], image, seed=seed, index=first + row, stage=STAGE, start=0)
+                maker.fill(batch[row], image, seed=seed, index=first + row, stage=HOLDOUT, start=0)
             with torch.inference_mode():
                 given = [member(batch.flatten(0, 1)).double().cpu().numpy() for member in members]
             classes = [logits.shape[1] for logits in given]
