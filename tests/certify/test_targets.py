@@ -6,10 +6,11 @@ import pytest
 import torch
 from scipy import stats
 
-from smoothcert import ABSTAIN, Anytime, Cohen, Gaussian, Smoothed, Staged
+from smoothcert import ABSTAIN, Anytime, Cohen, Gaussian, Smoothed, Staged, certify_dataset
 from smoothcert.certify.plan import plan
+from smoothcert.noise import Discrete, Uniform
 from smoothcert.stats import lower_bound, upper_bound
-from smoothcert.types import Outcome, UsageError
+from smoothcert.types import Norm, Outcome, UsageError
 
 SIGMA = 0.5
 
@@ -156,6 +157,56 @@ def test_the_samples_said_to_be_needed_suffice():
     assert plan(Cohen(n=needed - 1), noise).largest_radius < 1.5
     needed = plan(Anytime(radius=1.5), noise).needed
     assert plan(Anytime(n_max=needed + 20), noise).largest_radius >= 1.495  # its grid is 0.005 σ wide
+
+
+@pytest.mark.parametrize(
+    ("noise", "norm", "radius", "dimension"),
+    [
+        (Gaussian(SIGMA), Norm.LINF, 0.01, 784),
+        (Uniform(1.0), Norm.L1, 0.5, None),
+        (Uniform(1.0), "linf", 0.0005, 784),
+        (Discrete(0.8, 1), "l0", 2.0, None),
+    ],
+)
+def test_plans_in_other_norms(noise, norm, radius, dimension):
+    for procedure in (Cohen(n=2000, norm=norm), Staged(radius=radius, stages=(100, 2000), norm=norm)):
+        found = plan(procedure, noise, radius=radius, dimension=dimension)
+        assert found.norm == norm
+        assert found.threshold == noise.threshold(radius, norm, dimension)
+        assert radius <= found.largest_radius
+        enough = found.decisions[-1].certify
+        level = 0.001 if isinstance(procedure, Cohen) else 0.0005
+        assert noise.radius(lower_bound(enough, 2000, level), norm, dimension) >= radius
+        assert noise.radius(lower_bound(enough - 1, 2000, level), norm, dimension) < radius
+    with pytest.raises(UsageError, match="does not certify the norm"):
+        plan(Cohen(), noise, norm="l3")
+
+
+def test_a_norm_the_noise_does_not_certify_is_refused_before_sampling(half_space, tmp_path):
+    batches = []
+
+    def watched(x):
+        batches.append(len(x))
+        return half_space(x)
+
+    for noise, norm, can in (
+        (Gaussian(SIGMA), "l1", "l2, linf"),
+        (Uniform(1), "l2", "l1, linf"),
+        (Discrete(0.8, 1), "l1", "l0"),
+    ):
+        smoothed = Smoothed(watched, noise)
+        for procedure in (Cohen(norm=norm), Staged(radius=0.5, norm=norm), Anytime(radius=0.5, norm=norm)):
+            with pytest.raises(UsageError, match=f"does not certify the norm '{norm}'; it certifies: {can}"):
+                smoothed.certify(torch.tensor([1.0, 0.0]), procedure)
+            with pytest.raises(UsageError, match="does not certify the norm"):
+                certify_dataset(smoothed, [(torch.tensor([1.0, 0.0]), 1)], procedure, run=tmp_path / "run")
+    assert max(batches) == 3  # the probe alone
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_l0_target_out_of_reach_is_told_in_pixels(half_space):
+    with pytest.raises(UsageError, match=r"^l0 radius 9 cannot be certified .* the largest is 2, and this one needs"):
+        Smoothed(half_space, Discrete(0.8, 1)).certify(torch.zeros(20), Anytime(radius=9, n_max=1000))
 
 
 def test_plan_of_figure_4():

@@ -138,6 +138,18 @@ def test_fetch_then_load(server: Server, mnist: dict[str, str], tmp_path: Path) 
     assert not list(tmp_path.rglob("*.part"))
 
 
+def test_binary_mnist_shares_the_files_of_mnist(
+    server: Server, mnist: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    sources = mnist | serve(server, monkeypatch, "mnist-binary", MNIST)
+    place = data.fetch("mnist-binary", root=tmp_path, progress=False, sources=sources)
+    assert place == tmp_path / "mnist"
+    server.log.clear()
+    assert data.fetch("mnist", root=tmp_path, progress=False, sources=sources) == place
+    assert server.log == []
+    assert [folder.name for folder in tmp_path.iterdir()] == ["mnist"]
+
+
 def test_an_archive_is_unpacked_and_removed(server: Server, cifar10: dict[str, str], tmp_path: Path) -> None:
     data.fetch("cifar10", root=tmp_path, progress=False, sources=cifar10)
     dataset = data.load("cifar10", split="train", root=tmp_path)

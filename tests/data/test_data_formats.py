@@ -14,6 +14,7 @@ import torch
 
 from smoothcert import data
 from smoothcert.data import registry
+from smoothcert.noise import Discrete
 from smoothcert.types import DataError
 
 RNG = np.random.default_rng(0)
@@ -49,6 +50,25 @@ def check_images(dataset: data.Dataset, images: np.ndarray, labels: list[int]) -
     assert classes.dtype == torch.int64
     torch.testing.assert_close(stacked, torch.stack([image for image, _ in dataset]), rtol=0, atol=0)
     assert classes.tolist() == labels
+
+
+def test_binary_mnist_rounds_the_pixels_of_mnist(tmp_path: Path) -> None:
+    edges = np.array([0, 1, 127, 128, 254, 255], dtype=np.uint8)
+    images = MNIST_IMAGES.copy()
+    images[0, 0, :6] = edges
+    write_mnist(tmp_path / "mnist", images=idx_bytes(images))
+    dataset = data.load("mnist-binary", root=tmp_path)
+    grey = data.load("mnist", root=tmp_path)
+    assert (dataset.name, dataset.shape, len(dataset)) == ("mnist-binary", (1, 28, 28), 5)
+    for (binary, label), (image, same) in zip(dataset, grey, strict=True):
+        assert binary.dtype == torch.float32
+        assert label == same
+        assert torch.equal(binary, image.round())
+    assert dataset[0][0][0, 0, :6].tolist() == [0, 0, 0, 1, 1, 1]
+    Discrete(0.8, 1).check(dataset.arrays()[0])
+    assert data.available("mnist-binary", root=tmp_path) == data.available("mnist", root=tmp_path)
+    with pytest.raises(DataError, match=r"mnist-binary are missing: .* in .*mnist and its subfolders; run"):
+        data.load("mnist-binary", root=tmp_path / "elsewhere")
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])

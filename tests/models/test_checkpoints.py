@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from pathlib import Path
 
@@ -212,6 +213,9 @@ class TestMetadata:
             ({"sigma": -0.1}, "sigma must be"),
             ({"sigma": float("nan")}, "sigma must be"),
             ({"input_range": (1.0, 1.0)}, "input_range must be"),
+            ({"noise": {"lam": 1.0}}, "noise must have a name"),
+            ({"noise": {"name": "gaussian", "sigma": 0.5}, "sigma": 0.25}, "sigma is 0.25, but the noise is"),
+            ({"noise": {"name": "uniform", "lam": 0.5}, "sigma": 0.25}, "sigma is 0.25, but the noise is"),
             ({"normalize": ((0.5, 0.5), (1.0, 1.0))}, "2 values for mean"),
             ({"architecture": "digit-cnn"}, "did you mean 'digits-cnn'"),
         ],
@@ -220,3 +224,28 @@ class TestMetadata:
         right = {"architecture": "digits-cnn", "num_classes": 10, "input_shape": (1, 8, 8)}
         with pytest.raises(UsageError, match=message):
             CheckpointInfo(**{**right, **arguments})
+
+    def test_the_noise_is_kept_and_a_gaussian_one_is_sigma_too(self, tmp_path):
+        noises = [
+            {"name": "gaussian", "sigma": 0.25},
+            {"name": "uniform", "lam": 1.0},
+            {"name": "discrete", "keep": 0.8, "levels": 1},
+        ]
+        for noise in noises:
+            info = CheckpointInfo.of("digits-cnn", noise=noise)
+            assert info.sigma == noise.get("sigma")
+            path = save_checkpoint(tmp_path / f"{noise['name']}.safetensors", build("digits-cnn"), info)
+            loaded = load_checkpoint(path).info
+            assert loaded == info
+            assert loaded.noise == noise
+            assert type(loaded.noise.get("levels", 1)) is int
+            assert describe(path).as_dict()["noise"] == noise
+
+    def test_metadata_of_before_there_was_a_noise_is_read(self):
+        raw = json.loads(CheckpointInfo.of("digits-cnn", sigma=0.5).to_json())
+        del raw["noise"]
+        info = CheckpointInfo.from_json(json.dumps(raw), "an old file")
+        assert (info.sigma, info.noise) == (0.5, None)
+        for wrong in (3, {"name": ["uniform"]}, {"name": "uniform", "lam": None}):
+            with pytest.raises(CheckpointError, match=r"wrong metadata .*noise"):
+                CheckpointInfo.from_json(json.dumps({**raw, "noise": wrong}), "a damaged file")

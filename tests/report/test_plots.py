@@ -40,6 +40,8 @@ def test_curves_labels_and_limits():
     assert np.ravel(limit.get_xdata()).tolist() == [1.2, 1.2]
     assert limit.get_color() == second.get_color()
     assert axes.get_xlim()[1] > 1.2
+    pixels = certified_accuracy_figure([outcomes(radii=[2.0, 1.0], norm=Norm.L0)])
+    assert pixels.axes[0].get_xlabel() == "certified radius (ℓ0)"
 
 
 def test_many_curves_differ_in_colour_and_neighbours_in_dashes():

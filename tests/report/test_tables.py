@@ -167,12 +167,36 @@ def test_default_radii(largest, radii):
     assert default_radii([outcomes(radii=[0.0]), outcomes(radii=[largest])]) == radii
 
 
+def test_every_norm_but_l2_is_named_in_the_headings():
+    for norm, text in ((Norm.L1, "ℓ1"), (Norm.LINF, "ℓ∞")):
+        table = accuracy_table([outcomes(norm=norm)], [0, 0.25])
+        assert f"| {text} radius 0.00 | {text} radius 0.25 |" in render(table, "md").splitlines()[0]
+        header = render(table, "csv", intervals=True).splitlines()[0]
+        name = norm.value
+        assert header.startswith(f"name,acr,{name} radius 0.00,{name} radius 0.25,{name} radius 0.00 low")
+        console = Console(width=100, record=True, file=io.StringIO())
+        console.print(rich_table(table))
+        assert f"at {text} radius" in console.export_text()
+
+
+def test_numbers_of_pixels_are_whole():
+    pixels = outcomes(radii=[3.0, 1.0], norm=Norm.L0)
+    assert default_radii([pixels]) == (0.0, 1.0, 2.0, 3.0)
+    assert default_radii([outcomes(radii=[23.0], norm=Norm.L0)]) == (0.0, 4.0, 8.0, 12.0, 16.0, 20.0, 24.0)
+    assert render(accuracy_table([pixels]), "csv").splitlines() == [
+        "name,acr,l0 radius 0,l0 radius 1,l0 radius 2,l0 radius 3,abstention,inputs",
+        "run,1.333,66.7,66.7,33.3,33.3,33.3,3",
+    ]
+    assert "| ℓ0 radius 0.5 |" in render(accuracy_table([pixels], [0.5]), "md")
+    assert r"$\ell_0$ radius" in render(accuracy_table([pixels]), "latex")
+
+
 def test_refusals():
     with pytest.raises(UsageError, match="no runs"):
         accuracy_table([])
     with pytest.raises(UsageError, match="at least one radius"):
         accuracy_table([outcomes()], [])
-    with pytest.raises(UsageError, match="different norms"):
-        accuracy_table([outcomes(), outcomes(norm=Norm.L1)])
+    with pytest.raises(UsageError, match=r"one \(ℓ2\) and two \(ℓ1\) have radii in different norms"):
+        accuracy_table([outcomes("one"), outcomes("two", norm=Norm.L1)])
     with pytest.raises(UsageError, match="unknown table format 'latx'; did you mean 'latex'"):
         render(accuracy_table([outcomes()]), "latx")

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from smoothcert import models
 from smoothcert.data import DATASETS
 from smoothcert.models.normalize import PRESETS
-from smoothcert.noise import Gaussian
+from smoothcert.noise import Discrete, Gaussian, Uniform
 from smoothcert.training.methods import METHODS, CatRS, Consistency, Method, SmoothAdv, SmoothMix
 from smoothcert.training.recipes import load_recipe, recipe_names, recipe_to_yaml
 from smoothcert.training.recipes.text import MAX_BYTES
@@ -37,6 +37,12 @@ IMAGENET = {
     "imagenet-smoothmix-0.50",
     "imagenet-smoothmix-1.00",
     "imagenet-catrs-1.00",
+}
+OTHER_NOISES = {
+    "mnist-uniform-1.00-quick": Uniform(1.0),
+    "mnist-binary-discrete-0.80-quick": Discrete(0.8, 1),
+    "digits-uniform-0.50-quick": Uniform(0.5),
+    "digits-discrete-0.80-quick": Discrete(0.8, 16),
 }
 DATASET_NAMES = ("mnist", "fashion-mnist", "cifar10", "cifar100")
 SMALL = ("mnist", "fashion-mnist")
@@ -111,15 +117,15 @@ def paper_rows() -> Iterator[tuple[str, dict[str, float]]]:
 def test_the_names_are_these() -> None:
     expected = {f"{dataset}-{method}-{sigma}" for dataset in DATASET_NAMES for method in METHODS for sigma in SIGMAS}
     expected |= {f"{dataset}-{method}-{sigma}-quick" for dataset in SMALL for method in METHODS for sigma in SIGMAS}
-    expected |= {f"digits-{method}-0.25-quick" for method in METHODS} | IMAGENET
+    expected |= {f"digits-{method}-0.25-quick" for method in METHODS} | IMAGENET | OTHER_NOISES.keys()
     assert sorted(expected) == NAMES
-    assert len(NAMES) == 84 + 42 + 7 + 10
+    assert len(NAMES) == 84 + 42 + 7 + 10 + 4
 
 
 def test_the_files_are_part_of_the_package() -> None:
     folder = resources.files("smoothcert.training.recipes")
     files = {entry.name for entry in folder.iterdir() if entry.name.endswith(".yaml")}
-    assert files == {f"{name}.yaml" for name in (*DATASET_NAMES, "digits", "imagenet")}
+    assert files == {f"{name}.yaml" for name in (*DATASET_NAMES, "digits", "imagenet", "mnist-uniform", "mnist-binary")}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -128,9 +134,9 @@ def test_every_recipe_is_consistent(name: str) -> None:
     *_, method, sigma = name.removesuffix("-quick").split("-")
     assert recipe.name == name
     assert name.startswith(f"{recipe.dataset}-{method}-")
-    assert recipe.build_noise() == Gaussian(float(sigma))
-    assert recipe.build_method().name == method
-    assert "Jeong et al. (202" in recipe.source
+    assert recipe.build_noise() == OTHER_NOISES.get(name, Gaussian(float(sigma)))
+    assert recipe.build_method().name == ("gaussian" if name in OTHER_NOISES else method)
+    assert "Jeong et al. (202" in recipe.source or "Horváth et al. (2022)" in recipe.source
     assert "/" not in recipe.source
     assert recipe.model in models.MODELS
     assert recipe.normalize is None or recipe.normalize in PRESETS
@@ -205,7 +211,7 @@ def test_imagenet_settings(name: str, expected: Method) -> None:
     assert load_recipe(name).build_method() == expected
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name.endswith("-quick") and not name.startswith("digits")])
+@pytest.mark.parametrize("name", [name for name in NAMES if name.removesuffix("-quick") in {*NAMES} - {name}])
 def test_quick_recipes_are_cheaper_and_else_the_same(name: str) -> None:
     quick, full = load_recipe(name), load_recipe(name.removesuffix("-quick"))
     costs = []
@@ -224,6 +230,15 @@ def test_small_models_build(dataset: str) -> None:
     recipe, info = load_recipe(f"{dataset}-gaussian-0.25-quick"), DATASETS[dataset]
     network = models.build(recipe.model, num_classes=info.num_classes, normalize=recipe.normalize)
     assert network(torch.zeros(2, *info.shape)).shape == (2, 10)
+
+
+@pytest.mark.parametrize("name", OTHER_NOISES)
+def test_other_noises_train_like_the_gaussian_one(name: str) -> None:
+    recipe = load_recipe(name)
+    like = load_recipe(f"{recipe.dataset.removesuffix('-binary')}-gaussian-0.25-quick")
+    own = {"name", "source", "dataset", "noise", "radius"}
+    assert recipe.model_dump(exclude=own) == like.model_dump(exclude=own)
+    assert (recipe.radius is None) == recipe.build_noise().additive  # pixels are counted in whole numbers
 
 
 def test_a_recipe_is_a_fresh_copy() -> None:
@@ -346,7 +361,8 @@ def test_the_order_of_changes_does_not_matter() -> None:
         ("method.low=1", "method.low must be true or false, got 1."),
         ("method.count=vote", "method catrs: count must be one of votes, soft, all, got 'vote'."),
         ("method.late_epsilon=x", "method.late_epsilon must be a number, got 'x'."),
-        ("noise=uniform", "unknown noise 'uniform'; Known: gaussian."),
+        ("noise=laplace", "unknown noise 'laplace'; Known: discrete, gaussian, uniform."),
+        ("noise=uniform", "noise.lam is missing; uniform needs it."),
         ("noise=gaussian", "noise.sigma is missing; gaussian needs it."),
         ("noise=[]", "noise must be the name of a noise, alone or with its settings, got []."),
         ("noise.sigma=0", "noise gaussian: sigma must be a positive number, got 0.0."),
@@ -432,7 +448,7 @@ FULL = recipe_to_yaml(load_recipe("mnist-gaussian-0.25"))
         ("- epochs", "{path} holds no recipe; "),
         ("epochs", "{path} holds no recipe; "),
         ("epochs: 3", "{path}: method is missing; set it to one of gaussian, "),
-        ("method: gaussian", "{path}: noise is missing; set it to one of gaussian."),
+        ("method: gaussian", "{path}: noise is missing; set it to one of gaussian, uniform, discrete."),
         ("method: gaussian\nnoise: {name: gaussian, sigma: 1}", "{path}: name is missing."),
         (FULL.replace("epochs", "epoch"), "{path}: unknown setting 'epoch'; did you mean 'epochs'? Known: "),
         (FULL + "noise.sigma: 3\n", "{path}: noise.sigma must be written inside noise, as noise: {{sigma: …}}."),

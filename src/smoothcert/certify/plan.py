@@ -70,6 +70,7 @@ class Plan:
         needed: The budget (for Staged: the last stage) that can certify the target; None without a target.
         decisions: Counts that decide, per stage or check; all checks for Anytime.
         chances: How inputs end, by true probability.
+        norm: The norm of the radii.
     """
 
     largest_radius: float
@@ -77,6 +78,7 @@ class Plan:
     needed: int | None
     decisions: tuple[Decision, ...]
     chances: tuple[Chance, ...]
+    norm: Norm
 
 
 def plan(
@@ -95,14 +97,15 @@ def plan(
         noise: The noise.
         radius: The target, for procedures without one of their own.
         probabilities: True probabilities of the guessed class to show; spread around the threshold by default.
-        norm: Norm of the radius; the noise's own by default.
+        norm: Norm of the radius; the procedure's by default, else the noise's own.
         dimension: Number of coordinates of an input, for norms that depend on it.
 
     Returns:
         The plan.
 
     Raises:
-        UsageError: If the procedure is none of Cohen, Staged and Anytime, or has several targets.
+        UsageError: If the procedure is none of Cohen, Staged and Anytime, or has several targets, or the noise does not
+            certify the norm.
     """
     if isinstance(procedure, Anytime) and len(procedure.radii) > 1:
         raise UsageError("a plan is about one target radius; give one.")
@@ -116,12 +119,13 @@ def plan(
         reach = anytime_lower_bound(procedure.n_max, procedure.n_max, procedure.alpha, last=True)
     else:
         raise UsageError(f"there is no plan for the procedure {procedure.name}.")
+    norm = noise.resolve_norm(norm or procedure.norm)
     largest = float(noise.radius(reach, norm, dimension))
     if radius is None:
-        return Plan(largest, None, None, (), ())
+        return Plan(largest, None, None, (), (), norm)
     threshold = float(noise.threshold(radius, norm, dimension))
     if threshold >= 1:
-        return Plan(largest, threshold, None, (), ())
+        return Plan(largest, threshold, None, (), (), norm)
     shown = tuple(probabilities) if probabilities is not None else spread_around(threshold)
     if isinstance(procedure, Cohen):
         needed = samples_needed(threshold, procedure.alpha)
@@ -132,7 +136,7 @@ def plan(
     else:
         needed = samples_needed(threshold, LAST_LOOK * procedure.alpha)
         decisions, chances = _anytime(procedure, threshold, shown)
-    return Plan(largest, threshold, needed, decisions, chances)
+    return Plan(largest, threshold, needed, decisions, chances, norm)
 
 
 def spread_around(threshold: float) -> tuple[float, ...]:

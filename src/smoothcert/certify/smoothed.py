@@ -14,7 +14,7 @@ from smoothcert.certify.base import Procedure, Task, evaluating
 from smoothcert.certify.cohen import Cohen
 from smoothcert.noise import Noise
 from smoothcert.sampling import BLOCK, Answer, Classifier, Job, Pool, Steps
-from smoothcert.sampling.runtimes import RUNTIMES, Runtime, prepare
+from smoothcert.sampling.runtimes import RUNTIMES, Runtime, prepare, unprepared
 from smoothcert.types import Certificate, Prediction, UsageError, unknown_name
 
 MEASURE_FROM = 20_000
@@ -130,8 +130,7 @@ class Smoothed:
         like = like if like and like["notes"] and self.runtime == "auto" else None
         plain = self.runtime == "auto" and self.precision is None and (samples or 0) < MEASURE_FROM
         if plain and not like and self._prepared is None:
-            size = self.batch_size or default_batch_size(tensor)
-            return Runtime("eager", self.model, size, torch.get_num_threads(), 1, {})
+            return unprepared(self.model, self.batch_size or default_batch_size(tensor))
         key = (tensor.shape, tensor.dtype, tensor.device, torch.get_num_threads(), self._weights_version())
         worth = samples or 0
         if self._prepared is None or self._prepared[0] != key or worth > 100 * self._prepared[1] or like:
@@ -166,8 +165,8 @@ class Smoothed:
             The tensor, on the model's device and in its dtype.
 
         Raises:
-            UsageError: If it has the wrong dtype, is not finite, lies outside the declared range, or the model cannot
-                classify it.
+            UsageError: If it has the wrong dtype, is not finite, lies outside the declared range or the noise's grid,
+                or the model cannot classify it.
         """
         tensor = torch.as_tensor(x)
         if not tensor.is_floating_point():
@@ -187,6 +186,7 @@ class Smoothed:
             )
         weight = self._weight()
         tensor = tensor.to(device=weight.device, dtype=weight.dtype).contiguous()
+        self.noise.check(tensor)
         if self.num_classes is None or self._probed != (tensor.shape, tensor.dtype):
             with evaluating(self.model), torch.inference_mode():
                 self.num_classes = self._probe(tensor)
@@ -255,6 +255,7 @@ class Smoothed:
             batch_size=runtime.batch_size,
             workers=runtime.workers,
             threads=runtime.threads,
+            cascade=runtime.cascade,
         )
         with evaluating(self.model):
             yield from pool.run(chain([first], jobs))

@@ -31,10 +31,10 @@ def unreachable(
         alpha: The level of the bound.
         samples: The samples in words.
     """
-    largest = radius_text(float(task.noise.radius(reach, norm, task.dimension)))
+    largest = radius_text(float(task.noise.radius(reach, norm, task.dimension)), 0 if norm is Norm.L0 else 3)
     needed = samples_needed(threshold, alpha) if threshold < 1 else MAX_SAMPLES + 1
     more = f"{needed:,} or more" if needed <= MAX_SAMPLES else f"more than {MAX_SAMPLES:,}"
     return UsageError(
-        f"radius {radius:g} cannot be certified with {samples} samples at alpha = {alpha:g}: the largest is {largest}, "
-        f"and this one needs {more}; lower the radius, or raise the samples or the noise."
+        f"{norm.value} radius {radius:g} cannot be certified with {samples} samples at alpha = {alpha:g}: the largest "
+        f"is {largest}, and this one needs {more}; lower the radius, or raise the samples or the noise."
     )

@@ -1,6 +1,7 @@
 """Classifiers made of others: ensembles, consensus, denoised."""
 
 from smoothcert.classifiers.consensus import Consensus
+from smoothcert.classifiers.denoised import Denoised, denoised_ensemble
 from smoothcert.classifiers.ensemble import VOTES, Ensemble
 
-__all__ = ["VOTES", "Consensus", "Ensemble"]
+__all__ = ["VOTES", "Consensus", "Denoised", "Ensemble", "denoised_ensemble"]

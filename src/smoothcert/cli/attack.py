@@ -19,22 +19,10 @@ from rich.progress import track
 from smoothcert import data
 from smoothcert.attack import AttackOutcome, AttackResult, AttackSettings, attack_dataset
 from smoothcert.certify import Cohen, Smoothed
-from smoothcert.cli.certify import (
-    Arch,
-    BatchSize,
-    Data,
-    Device,
-    Model,
-    Precision,
-    Root,
-    RuntimeName,
-    Seed,
-    Sigma,
-    Split,
-    Threads,
-    load_smoothed,
-)
+from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, Seed, load_smoothed
+from smoothcert.cli.options import grouped
 from smoothcert.files import replacing
+from smoothcert.noise import Gaussian
 from smoothcert.report.metrics import parse_radii
 from smoothcert.store import Run, load_run
 from smoothcert.store.certification import data_fingerprint, model_fingerprint, select
@@ -52,11 +40,15 @@ class Proved(NamedTuple):
     alpha: float
 
 
+@grouped
 def attack(
-    model: Model,
-    data_name: Data,
+    about: DataOptions,
+    classifier: ClassifierOptions,
     radii: Annotated[str, typer.Option(help="ℓ2 radii, as a,b,c or FIRST:LAST:STEP.")],
-    sigma: Sigma = None,
+    sigma: Annotated[
+        float | None, typer.Option(help="Noise level; by default the one the checkpoint was trained with.")
+    ] = None,
+    norm: Annotated[str | None, typer.Option(help="Norm of the radii; the attack knows l2 only.")] = None,
     run: Annotated[
         Path | None,
         typer.Option("--run", help="Run folder with the certificates; without it the inputs are certified here."),
@@ -81,14 +73,6 @@ def attack(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Also write a row per input and radius to this CSV file.")
     ] = None,
-    split: Split = "test",
-    data_root: Root = None,
-    batch_size: BatchSize = None,
-    device: Device = "auto",
-    threads: Threads = None,
-    runtime: RuntimeName = "auto",
-    precision: Precision = None,
-    arch: Arch = None,
 ) -> None:
     """Attack the smoothed classifier at radii: what holds against PGD, beside what is proved to hold.
 
@@ -113,17 +97,29 @@ def attack(
         raise UsageError(f"seed must be between 0 and 2**63 - 1, got {seed}.")
     if output is not None and not output.parent.is_dir():
         raise UsageError(f"there is no folder {output.parent} to write {output.name} to; make it first.")
+    if norm not in (None, Norm.L2.value):
+        raise UsageError(f"the attack is about l2 radii and knows no other norm, got --norm {norm}; leave it out.")
     wanted = sorted(parse_radii(radii))
     if wanted[0] <= 0:
         raise UsageError(f"an attack needs radii above 0, got {radii}.")
     settings = AttackSettings(
-        steps=steps, copies=copies, restarts=restarts, fresh_noise=fresh_noise, n=n, alpha=alpha, rows=batch_size or 512
+        steps=steps,
+        copies=copies,
+        restarts=restarts,
+        fresh_noise=fresh_noise,
+        n=n,
+        alpha=alpha,
+        rows=classifier.batch_size or 512,
     )
     procedure = Cohen(n=certify_n, alpha=alpha)
+    noise = Gaussian(sigma) if sigma is not None else None  # a wrong σ is said before anything is loaded
     stored = load_run(run) if run is not None else None
-    smoothed, dataset, _ = load_smoothed(
-        model, data_name, sigma, split, data_root, batch_size, device, threads, runtime, precision, arch
-    )
+    smoothed, dataset, _ = load_smoothed(classifier, about, noise)
+    if Norm.L2 not in smoothed.noise.norms:
+        raise UsageError(
+            f"the attack is about l2 radii, which {smoothed.noise.name} noise does not certify (it certifies "
+            f"{', '.join(smoothed.noise.norms)}); attack a model trained with Gaussian noise, or give --sigma."
+        )
     if stored is not None:
         _refuse_other(stored, smoothed, dataset)
     selection = dict(stored.config["inputs"] if stored is not None else {"every": 1, "start": 0, "stop": None})

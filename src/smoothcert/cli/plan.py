@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from smoothcert.certify.plan import Plan
 from smoothcert.certify.plan import plan as make_plan
-from smoothcert.cli.procedures import N0, Alpha, Beta, Budget, N, Name, Radius, Stages, build_procedure
-from smoothcert.noise import Gaussian
+from smoothcert.cli.options import grouped
+from smoothcert.cli.procedures import NoiseOptions, ProcedureOptions
 from smoothcert.report.metrics import parse_radii
-from smoothcert.types import UsageError, radius_text
+from smoothcert.types import Norm, UsageError, radius_text
 
 
+@grouped
 def plan(
-    sigma: Annotated[float, typer.Option(help="Noise level.")],
-    procedure: Name = "cohen",
-    radius: Radius = None,
-    n: N = None,
-    n0: N0 = None,
-    alpha: Alpha = None,
-    beta: Beta = None,
-    stages: Stages = None,
-    budget: Budget = None,
+    noise: NoiseOptions,
+    how: ProcedureOptions,
+    dimension: Annotated[
+        int | None, typer.Option(help="Number of values of an input, which linf needs: 784 for MNIST.")
+    ] = None,
     p: Annotated[
         str | None, typer.Option("--p", help="True probabilities to show, as a,b,c or FIRST:LAST:STEP.")
     ] = None,
@@ -40,24 +38,30 @@ def plan(
         smoothcert plan --sigma 0.25 --procedure anytime --radius 0.25
 
         smoothcert plan --sigma 0.25 --procedure staged --radius 0.25 --stages 1000,10000,125000
+
+        smoothcert plan --noise discrete --keep 0.8 --levels 1 --radius 3
     """
+    chosen = noise.build()
+    if chosen is None:
+        raise UsageError("a plan needs a noise; give --sigma for Gaussian noise, or another --noise and its settings.")
+    if how.deadline is not None:
+        raise UsageError("a plan counts samples, not seconds; leave out --deadline.")
     target = None
-    if procedure == "cohen" and radius is not None:
-        radii = parse_radii(radius)
+    if how.procedure == "cohen" and how.radius is not None:
+        radii = parse_radii(how.radius)
         if len(radii) > 1:
             raise UsageError("a plan is about one target radius; give one.")
-        target, radius = radii[0], None
-    settings = build_procedure(
-        procedure, radius=radius, n=n, n0=n0, alpha=alpha, beta=beta, stages=stages, budget=budget
-    )
+        target, how = radii[0], replace(how, radius=None)
+    settings = how.build()
     probabilities = parse_radii(p) if p is not None else None
     if probabilities and not all(0 <= value <= 1 for value in probabilities):
         raise UsageError(f"--p takes probabilities between 0 and 1, got {p}.")
-    _show(make_plan(settings, Gaussian(sigma), radius=target, probabilities=probabilities))
+    _show(make_plan(settings, chosen, radius=target, probabilities=probabilities, dimension=dimension))
 
 
 def _show(plan: Plan) -> None:
-    typer.echo(f"Largest radius, if every vote agrees: {radius_text(plan.largest_radius, 4)}")
+    largest = radius_text(plan.largest_radius, {Norm.L0: 0, Norm.LINF: 6}.get(plan.norm, 4))
+    typer.echo(f"Largest {plan.norm.value} radius, if every vote agrees: {largest}")
     if plan.threshold is None:
         return
     typer.echo(f"Probability the target needs: {plan.threshold:.6f}")

@@ -1,30 +1,70 @@
-"""The options that choose a procedure, shared by the commands that need one."""
+"""The options that choose a procedure and a noise, shared by the commands that need one."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
 import typer
 
 from smoothcert.certify import PROCEDURES, Procedure
+from smoothcert.noise import NOISES, Noise, noise_from_config
 from smoothcert.report.metrics import parse_radii
 from smoothcert.types import UsageError, unknown_name
 
-Name = Annotated[str, typer.Option("--procedure", help=f"How to certify: {', '.join(PROCEDURES)}.")]
-Radius = Annotated[str | None, typer.Option("--radius", help="Target radius; several for anytime, as a,b,c.")]
-N = Annotated[int | None, typer.Option("--n", help="cohen: estimation samples per input (100 000).")]
-N0 = Annotated[int | None, typer.Option("--n0", help="Selection samples per input (100).")]
-Alpha = Annotated[float | None, typer.Option("--alpha", help="Probability of a false certificate (0.001).")]
-Beta = Annotated[float | None, typer.Option("--beta", help="staged, anytime: probability of giving up wrongly.")]
-Stages = Annotated[str | None, typer.Option("--stages", help="staged: samples per stage (100,1000,10000,120000).")]
-Budget = Annotated[int | None, typer.Option("--budget", help="anytime: most samples per input (100 000).")]
-Deadline = Annotated[float | None, typer.Option("--deadline", help="anytime: most seconds per input.")]
+
+@dataclass(kw_only=True)
+class ProcedureOptions:
+    """A procedure and its settings."""
+
+    procedure: Annotated[str, typer.Option(help=f"How to certify: {', '.join(PROCEDURES)}.")] = "cohen"
+    radius: Annotated[str | None, typer.Option(help="Target radius; several for anytime, as a,b,c.")] = None
+    norm: Annotated[
+        str | None,
+        typer.Option(help="Norm of the radius: l2 or linf (gaussian), l1 or linf (uniform), l0 (discrete)."),
+    ] = None
+    n: Annotated[int | None, typer.Option("--n", help="cohen: estimation samples per input (100 000).")] = None
+    n0: Annotated[int | None, typer.Option("--n0", help="Selection samples per input (100).")] = None
+    alpha: Annotated[float | None, typer.Option(help="Probability of a false certificate (0.001).")] = None
+    beta: Annotated[float | None, typer.Option(help="staged, anytime: probability of giving up wrongly.")] = None
+    stages: Annotated[str | None, typer.Option(help="staged: samples per stage (100,1000,10000,120000).")] = None
+    budget: Annotated[int | None, typer.Option(help="anytime: most samples per input (100 000).")] = None
+    deadline: Annotated[float | None, typer.Option(help="anytime: most seconds per input.")] = None
+
+    def build(self) -> Procedure:
+        """The procedure; see :func:`build_procedure`."""
+        options = {key: value for key, value in vars(self).items() if key != "procedure"}
+        return build_procedure(self.procedure, **options)
+
+
+@dataclass(kw_only=True)
+class NoiseOptions:
+    """A noise and its settings."""
+
+    sigma: Annotated[
+        float | None,
+        typer.Option(help="gaussian noise: its standard deviation. A checkpoint's own noise is the default."),
+    ] = None
+    noise: Annotated[
+        str | None, typer.Option(help=f"{', '.join(NOISES)}; need not be given beside a setting of it.")
+    ] = None
+    lam: Annotated[float | None, typer.Option(help="uniform noise: each pixel moves by −lam … lam.")] = None
+    keep: Annotated[float | None, typer.Option(help="discrete noise: probability that a pixel keeps its value.")] = None
+    levels: Annotated[int | None, typer.Option(help="discrete noise: 1 for binary pixels, 255 for 8-bit ones.")] = None
+
+    def build(self) -> Noise | None:
+        """The noise, or None where no option is given; see :func:`build_noise`."""
+        settings = {key: value for key, value in vars(self).items() if key != "noise"}
+        return build_noise(self.noise, settings)
+
 
 _TAKES = {
-    "cohen": {"n", "n0", "alpha"},
-    "staged": {"radius", "stages", "n0", "alpha", "beta"},
-    "anytime": {"radius", "budget", "deadline", "n0", "alpha", "beta"},
+    "cohen": {"n", "n0", "alpha", "norm"},
+    "staged": {"radius", "stages", "n0", "alpha", "beta", "norm"},
+    "anytime": {"radius", "budget", "deadline", "n0", "alpha", "beta", "norm"},
 }
+_SETTINGS = {name: [field.name for field in fields(noise)] for name, noise in NOISES.items()}
 
 
 def build_procedure(name: str, **options: Any) -> Procedure:
@@ -52,6 +92,33 @@ def build_procedure(name: str, **options: Any) -> Procedure:
     elif name == "staged":
         raise UsageError("staged needs a target radius; give --radius.")
     return PROCEDURES[name](**given)
+
+
+def build_noise(name: str | None, settings: Mapping[str, Any]) -> Noise | None:
+    """The noise that the options describe; None where none of them is given.
+
+    Args:
+        name: The noise's name; what the settings belong to if not given.
+        settings: The values of ``--sigma``, ``--lam``, ``--keep`` and ``--levels`` by name, None where not given.
+
+    Raises:
+        UsageError: If the noise is unknown, a setting is missing or belongs to another noise, or a value is wrong.
+    """
+    given = {key: value for key, value in settings.items() if value is not None}
+    if name is None:
+        if not given:
+            return None
+        name = next(noise for noise, known in _SETTINGS.items() if set(known) & set(given))
+    if name not in NOISES:
+        raise unknown_name("noise", name, NOISES)
+    for key in given:
+        if key not in _SETTINGS[name]:
+            owner = next(noise for noise, known in _SETTINGS.items() if key in known)
+            raise UsageError(f"--{key} is a setting of {owner} noise, not of {name} noise; choose one of the two.")
+    missing = [f"--{key}" for key in _SETTINGS[name] if key not in given]
+    if missing:
+        raise UsageError(f"{name} noise needs {' and '.join(missing)}.")
+    return noise_from_config({"name": name, **given})
 
 
 def _whole_numbers(text: str) -> tuple[int, ...]:

@@ -39,7 +39,7 @@ def fetch(
         raise unknown_name("dataset", name, DATASETS)
     info = DATASETS[name]
     place = resolve_root(root)
-    folder = place / name
+    folder = place / info.folder
     if info.bundled or _reads_well(name, place):
         return folder
     try:

@@ -1,4 +1,4 @@
-"""The IDX files of MNIST and Fashion-MNIST, compressed or not."""
+"""The IDX files of MNIST and Fashion-MNIST, compressed or not; their pixels as they are, or rounded to 0 and 1."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ def load_idx(info: DatasetInfo, split: str, root: Path) -> ArrayDataset:
     if len(images) != len(labels):
         raise DataError(f"{label_path} has {len(labels)} labels for {len(images)} images: use files of one split.")
     check_labels(labels, info.num_classes, label_path)
-    return ArrayDataset(images, labels, name=info.name, split=split, class_names=info.class_names)
+    scale = 255.0
+    if info.binary:
+        images, scale = (images >= 128).astype(np.uint8), 1.0
+    return ArrayDataset(images, labels, name=info.name, split=split, class_names=info.class_names, scale=scale)
 
 
 def read_idx(path: Path, item: tuple[int, ...]) -> NDArray[np.uint8]:

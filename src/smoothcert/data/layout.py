@@ -53,8 +53,8 @@ def locate(info: DatasetInfo, split: str, root: Path, variants: Sequence[Variant
                 return paths
     wanted = " or ".join(", ".join(names[0] for names in variant) for variant in variants)
     raise DataError(
-        f"the {split} files of {info.name} are missing: looked for {wanted} in {root / info.name} and its subfolders; "
-        f"run `smoothcert data fetch {info.name}` or name another folder."
+        f"the {split} files of {info.name} are missing: looked for {wanted} in {root / info.folder} and its "
+        f"subfolders; run `smoothcert data fetch {info.name}` or name another folder."
     )
 
 

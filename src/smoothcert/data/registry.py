@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -72,8 +72,9 @@ class DatasetInfo:
         test_size: The number of test images.
         class_names: The names of the classes, in the order of the labels.
         source: Origin and licence in a sentence.
-        folders: Folder names its files are looked for in; a download goes to ``name``.
+        folders: Folder names its files are looked for in; a download goes to the first.
         files: What to download.
+        binary: Whether values are rounded to 0 or 1.
     """
 
     name: str
@@ -85,6 +86,7 @@ class DatasetInfo:
     source: str
     folders: tuple[str, ...] = ()
     files: tuple[RemoteFile, ...] = ()
+    binary: bool = False
 
     @property
     def num_classes(self) -> int:
@@ -95,6 +97,40 @@ class DatasetInfo:
         """Whether it comes with an installed package and needs no download."""
         return self.layout == "bundled"
 
+    @property
+    def folder(self) -> str:
+        """The name of the folder a download goes to."""
+        return self.folders[0] if self.folders else self.name
+
+
+_MNIST = DatasetInfo(
+    name="mnist",
+    layout="idx",
+    shape=(1, 28, 28),
+    train_size=60_000,
+    test_size=10_000,
+    class_names=DIGITS,
+    source="MNIST by LeCun, Cortes and Burges, from the mirror of the PyTorch project; CC BY-SA 3.0.",
+    folders=("mnist", "MNIST"),
+    files=(
+        RemoteFile(
+            f"{MNIST_SITE}/train-images-idx3-ubyte.gz",
+            "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+        ),
+        RemoteFile(
+            f"{MNIST_SITE}/train-labels-idx1-ubyte.gz",
+            "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+        ),
+        RemoteFile(
+            f"{MNIST_SITE}/t10k-images-idx3-ubyte.gz",
+            "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+        ),
+        RemoteFile(
+            f"{MNIST_SITE}/t10k-labels-idx1-ubyte.gz",
+            "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+        ),
+    ),
+)
 
 _INFOS = (
     DatasetInfo(
@@ -106,33 +142,12 @@ _INFOS = (
         class_names=DIGITS,
         source="Optical Recognition of Handwritten Digits (UCI), as bundled with scikit-learn; CC BY 4.0.",
     ),
-    DatasetInfo(
-        name="mnist",
-        layout="idx",
-        shape=(1, 28, 28),
-        train_size=60_000,
-        test_size=10_000,
-        class_names=DIGITS,
-        source="MNIST by LeCun, Cortes and Burges, from the mirror of the PyTorch project; CC BY-SA 3.0.",
-        folders=("mnist", "MNIST"),
-        files=(
-            RemoteFile(
-                f"{MNIST_SITE}/train-images-idx3-ubyte.gz",
-                "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-            ),
-            RemoteFile(
-                f"{MNIST_SITE}/train-labels-idx1-ubyte.gz",
-                "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-            ),
-            RemoteFile(
-                f"{MNIST_SITE}/t10k-images-idx3-ubyte.gz",
-                "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-            ),
-            RemoteFile(
-                f"{MNIST_SITE}/t10k-labels-idx1-ubyte.gz",
-                "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-            ),
-        ),
+    _MNIST,
+    replace(
+        _MNIST,
+        name="mnist-binary",
+        source="MNIST with every pixel rounded to 0 or 1 (Lee et al., 2019), from MNIST's own files; CC BY-SA 3.0.",
+        binary=True,
     ),
     DatasetInfo(
         name="fashion-mnist",

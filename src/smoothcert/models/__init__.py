@@ -8,12 +8,14 @@ from smoothcert.models.checkpoints import (
     load_model,
     save_checkpoint,
 )
+from smoothcert.models.denoisers import load_denoiser
 from smoothcert.models.info import FORMAT_VERSION, CheckpointInfo
 from smoothcert.models.normalize import PRESETS, Normalization, Normalize, NormalizeSpec, normalization
-from smoothcert.models.registry import ALIASES, MODELS, ModelInfo, build, find_model
+from smoothcert.models.registry import ALIASES, DENOISERS, MODELS, ModelInfo, build, build_denoiser, find_model
 
 __all__ = [
     "ALIASES",
+    "DENOISERS",
     "FORMAT_VERSION",
     "MODELS",
     "PRESETS",
@@ -25,9 +27,11 @@ __all__ = [
     "Normalize",
     "NormalizeSpec",
     "build",
+    "build_denoiser",
     "describe",
     "find_model",
     "load_checkpoint",
+    "load_denoiser",
     "load_model",
     "normalization",
     "save_checkpoint",

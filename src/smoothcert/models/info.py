@@ -25,7 +25,9 @@ class CheckpointInfo:
         architecture: A key of ``MODELS``; an earlier system's name is replaced by ours.
         num_classes: The number of classes.
         input_shape: The (channels, height, width) of one input.
-        sigma: The noise the model was trained for, or None where that is unknown.
+        sigma: The Gaussian noise the model was trained for, or None where that is unknown or another noise.
+        noise: The noise the model was trained for, its name and settings as ``Noise.config`` gives them; None in files
+            of earlier systems and versions.
         input_range: The smallest and largest value of an input before normalisation.
         normalize: The (mean, std) pair of the normalisation layer, or None without one.
         extra: Anything else that can be written as JSON, such as the recipe or the accuracy.
@@ -36,6 +38,7 @@ class CheckpointInfo:
     num_classes: int
     input_shape: tuple[int, int, int]
     sigma: float | None = None
+    noise: Mapping[str, str | int | float] | None = None
     input_range: tuple[float, float] = (0.0, 1.0)
     normalize: Normalization | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -49,6 +52,10 @@ class CheckpointInfo:
             raise UsageError(f"input_shape must be (channels, height, width), not {self.input_shape}.")
         if self.sigma is not None and not (math.isfinite(self.sigma) and self.sigma >= 0):
             raise UsageError(f"sigma must be a finite number that is not negative, not {self.sigma}.")
+        if self.noise is not None and not isinstance(self.noise.get("name"), str):
+            raise UsageError(f"noise must have a name, such as {{'name': 'uniform', 'lam': 1.0}}, not {self.noise}.")
+        if self.noise is not None and self.sigma != self.noise.get("sigma"):
+            raise UsageError(f"sigma is {self.sigma}, but the noise is {dict(self.noise)}; give one of them.")
         if not self.input_range[0] < self.input_range[1]:
             raise UsageError(f"input_range must be (smallest, largest), not {self.input_range}.")
         object.__setattr__(self, "normalize", normalization(self.normalize, self.input_shape[0]))
@@ -62,6 +69,7 @@ class CheckpointInfo:
         in_channels: int | None = None,
         normalize: NormalizeSpec = None,
         sigma: float | None = None,
+        noise: Mapping[str, str | int | float] | None = None,
         extra: Mapping[str, Any] | None = None,
     ) -> CheckpointInfo:
         """The metadata of a model built with ``build`` and these arguments.
@@ -71,16 +79,20 @@ class CheckpointInfo:
             num_classes: As in ``build``.
             in_channels: As in ``build``.
             normalize: As in ``build``.
-            sigma: The noise the model was trained for.
+            sigma: The Gaussian noise the model was trained for; need not be given beside ``noise``.
+            noise: The noise the model was trained for, as ``Noise.config`` gives it.
             extra: Anything else that can be written as JSON.
 
         Returns:
             The metadata, with the defaults of the architecture filled in.
 
         Raises:
-            UsageError: As ``build``, or a sigma that is negative or not finite.
+            UsageError: As ``build``, or a sigma that is negative, not finite or not that of the noise.
         """
         model = find_model(architecture)
+        named = None if noise is None else noise.get("sigma")
+        if sigma is None and isinstance(named, (int, float)):
+            sigma = float(named)
         channels, height, width = model.input_shape
         channels = channels if in_channels is None else in_channels
         return cls(
@@ -88,6 +100,7 @@ class CheckpointInfo:
             num_classes=model.num_classes if num_classes is None else num_classes,
             input_shape=(channels, height, width),
             sigma=sigma,
+            noise=None if noise is None else dict(noise),
             normalize=normalization(normalize, channels),
             extra=dict(extra or {}),
         )

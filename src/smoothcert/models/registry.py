@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from smoothcert.models.dncnn import dncnn, dncnn_small, dncnn_wide
 from smoothcert.models.normalize import Normalize, NormalizeSpec, normalization
 from smoothcert.models.resnet import cifar_resnet20, cifar_resnet110, resnet18, resnet50
 from smoothcert.models.small import DigitsCNN, LeNet
@@ -80,6 +81,36 @@ _ALL = (
 
 MODELS: dict[str, ModelInfo] = {info.name: info for info in _ALL}
 
+_DENOISERS = (
+    ModelInfo(
+        name="dncnn",
+        builder=dncnn,
+        input_shape=(3, 32, 32),
+        num_classes=10,
+        note="DnCNN, 17 layers of width 64 (Zhang et al., 2017)",
+    ),
+    ModelInfo(
+        name="dncnn-wide",
+        builder=dncnn_wide,
+        input_shape=(3, 32, 32),
+        num_classes=10,
+        note="DnCNN, 17 layers of width 128 (Salman et al., 2020)",
+    ),
+    ModelInfo(
+        name="dncnn-small",
+        builder=dncnn_small,
+        input_shape=(1, 28, 28),
+        num_classes=10,
+        note="DnCNN, 5 layers of width 32, for digits on a CPU",
+    ),
+)
+
+DENOISERS: dict[str, ModelInfo] = {info.name: info for info in _DENOISERS}
+"""Networks from images to images of the same shape, of any height and width.
+
+They have no classes: ``num_classes`` is that of the data they are usually trained on, and enters no weight.
+"""
+
 # What earlier systems call them: our name and their number of classes.
 ALIASES: dict[str, tuple[str, int]] = {
     "cifar_resnet20": ("cifar-resnet20", 10),
@@ -93,7 +124,7 @@ def find_model(name: str) -> ModelInfo:
     """The architecture of this name, or of this name in an earlier system.
 
     Args:
-        name: A key of ``MODELS`` or of ``ALIASES``.
+        name: A key of ``MODELS``, of ``ALIASES`` or of ``DENOISERS``.
 
     Returns:
         The architecture; for an alias with the number of classes that goes with it.
@@ -104,9 +135,10 @@ def find_model(name: str) -> ModelInfo:
     if name in ALIASES:
         own, num_classes = ALIASES[name]
         return dataclasses.replace(MODELS[own], num_classes=num_classes)
-    if name not in MODELS:
-        raise unknown_name("architecture", name, MODELS)
-    return MODELS[name]
+    known = MODELS | DENOISERS
+    if name not in known:
+        raise unknown_name("architecture", name, known)
+    return known[name]
 
 
 def build(
@@ -124,13 +156,16 @@ def build(
         The network; with ``normalize``, a ``Sequential`` of a ``Normalize`` layer and the network.
 
     Raises:
-        UsageError: An unknown name, fewer than two classes, no channel, or a normalisation that does not fit.
+        UsageError: An unknown name or that of a denoiser, fewer than two classes, no channel, or a normalisation that
+            does not fit.
 
     Example:
         >>> sum(p.numel() for p in build("cifar-resnet20").parameters())
         272474
     """
     info = find_model(name)
+    if info.name in DENOISERS:
+        raise UsageError(f"{name} is a denoiser and has no classes; make it with build_denoiser({name!r}).")
     classes = info.num_classes if num_classes is None else num_classes
     channels = info.input_shape[0] if in_channels is None else in_channels
     if classes < 2:
@@ -140,3 +175,29 @@ def build(
     values = normalization(normalize, channels)
     network = info.builder(classes, channels)
     return network if values is None else nn.Sequential(Normalize(*values), network)
+
+
+def build_denoiser(name: str, *, in_channels: int | None = None) -> nn.Module:
+    """Build a network that removes noise from images, with fresh weights.
+
+    Args:
+        name: A key of ``DENOISERS``.
+        in_channels: The number of channels of an image; by default the architecture's own.
+
+    Returns:
+        The network, from images in [0, 1] with noise to images of the same shape; fresh, it leaves them as they are.
+
+    Raises:
+        UsageError: An unknown name or no channel.
+
+    Example:
+        >>> sum(p.numel() for p in build_denoiser("dncnn", in_channels=1).parameters())
+        556096
+    """
+    if name not in DENOISERS:
+        raise unknown_name("denoiser", name, DENOISERS)
+    info = DENOISERS[name]
+    channels = info.input_shape[0] if in_channels is None else in_channels
+    if channels < 1:
+        raise UsageError(f"in_channels must be at least 1, not {channels}.")
+    return info.builder(info.num_classes, channels)

@@ -3,27 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import MISSING, fields
 from typing import Any
 
 from smoothcert.noise.base import Noise
+from smoothcert.noise.discrete import Discrete
 from smoothcert.noise.gaussian import Gaussian
-from smoothcert.types import unknown_name
+from smoothcert.noise.uniform import Uniform
+from smoothcert.types import UsageError, unknown_name
 
-NOISES: dict[str, type[Noise]] = {Gaussian.name: Gaussian}
+NOISES: dict[str, type[Noise]] = {noise.name: noise for noise in (Gaussian, Uniform, Discrete)}
 """Every noise by name; a new one is one file and one entry here."""
 
 
 def noise_from_config(config: Mapping[str, Any]) -> Noise:
     """The noise that :meth:`Noise.config` described.
 
+    Args:
+        config: The name, and every setting by its own.
+
+    Returns:
+        The noise.
+
     Raises:
-        UsageError: If the name is unknown or a value out of range.
+        UsageError: If the name or a setting is unknown or missing, or a value out of range.
+
+    Example:
+        >>> noise_from_config({"name": "uniform", "lam": 0.5})
+        Uniform(lam=0.5)
     """
     values = dict(config)
-    name = str(values.pop("name"))
+    name = str(values.pop("name", ""))
     if name not in NOISES:
         raise unknown_name("noise", name, NOISES)
+    settings = {field.name: field for field in fields(NOISES[name])}
+    for key in values:
+        if key not in settings:
+            raise unknown_name(f"setting of {name} noise", key, settings)
+    missing = [key for key, field in settings.items() if key not in values and field.default is MISSING]
+    if missing:
+        raise UsageError(f"{name} noise needs {' and '.join(missing)}; give a value.")
     return NOISES[name](**values)
 
 
-__all__ = ["NOISES", "Gaussian", "Noise", "noise_from_config"]
+__all__ = ["NOISES", "Discrete", "Gaussian", "Noise", "Uniform", "noise_from_config"]

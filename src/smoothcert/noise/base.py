@@ -22,10 +22,15 @@ class Noise(ABC):
     Attributes:
         name: The name in the registry and in run files.
         norms: The norms the noise certifies, the default one first.
+        additive: Whether a noisy copy is the input plus something that does not depend on the input.
+        rounds: Whether ``_radius`` and ``_threshold`` round outwards themselves; else a few units in the last place
+            are taken off here.
     """
 
     name: ClassVar[str]
     norms: ClassVar[tuple[Norm, ...]]
+    additive: ClassVar[bool] = True
+    rounds: ClassVar[bool] = False
 
     @abstractmethod
     def sample(self, x: Tensor, out: Tensor, generator: Generator | None = None) -> Tensor:
@@ -45,6 +50,21 @@ class Noise(ABC):
     def scale(self) -> float:
         """The standard deviation of one coordinate, in the units of the input."""
 
+    @property
+    def usual_radius(self) -> float:
+        """A radius worth asking for where none is named, such as that at which a model in training is judged."""
+        return self.scale
+
+    def check(self, x: Tensor) -> None:  # noqa: B027  (most noises are defined around every input)
+        """Refuse an input that the certificate does not cover; any will do unless a noise says otherwise.
+
+        Args:
+            x: An input, or a batch.
+
+        Raises:
+            UsageError: If the noise is not defined around such an input.
+        """
+
     def radius(self, p: ArrayLike, norm: Norm | str | None = None, dimension: int | None = None) -> FloatArray:
         """The radius proved by a lower bound ``p`` on the probability of the top class.
 
@@ -57,14 +77,15 @@ class Noise(ABC):
             The radius for each p, rounded down; 0 where p ≤ ½.
 
         Raises:
-            UsageError: If p is no probability or the noise does not certify the norm.
+            UsageError: If p is no probability, the noise does not certify the norm, or the norm needs a dimension.
         """
         p = np.asarray(p, dtype=np.float64)
         if not np.all((p >= 0) & (p <= 1)):
             raise UsageError("p must be a probability between 0 and 1.")
-        radius = self._radius(np.maximum(p, 0.5), self.resolve_norm(norm), dimension)
+        radius = self._radius(np.maximum(p, 0.5), self.resolve_norm(norm), _checked(dimension))
         # A few units in the last place: the error of the special functions may not lengthen a radius.
-        return np.where(p > 0.5, np.maximum(radius * (1.0 - 1e-14), 0.0), 0.0)
+        slack = 0.0 if self.rounds else 1e-14
+        return np.where(p > 0.5, np.maximum(radius * (1.0 - slack), 0.0), 0.0)
 
     def threshold(self, r: ArrayLike, norm: Norm | str | None = None, dimension: int | None = None) -> FloatArray:
         """The probability the top class must exceed to be certified at radius ``r``; inverse of :meth:`radius`.
@@ -78,12 +99,13 @@ class Noise(ABC):
             The threshold for each r, rounded up, so that a bound above it proves r; at most 1.
 
         Raises:
-            UsageError: If r is negative or NaN, or the noise does not certify the norm.
+            UsageError: If r is negative or NaN, the noise does not certify the norm, or the norm needs a dimension.
         """
         r = np.asarray(r, dtype=np.float64)
         if not np.all(r >= 0):
             raise UsageError("a radius must be a number ≥ 0.")
-        return np.minimum(self._threshold(r, self.resolve_norm(norm), dimension) * (1.0 + 1e-15), 1.0)
+        slack = 0.0 if self.rounds else 1e-15
+        return np.minimum(self._threshold(r, self.resolve_norm(norm), _checked(dimension)) * (1.0 + slack), 1.0)
 
     @abstractmethod
     def _radius(self, p: FloatArray, norm: Norm, dimension: int | None) -> FloatArray: ...
@@ -100,10 +122,29 @@ class Noise(ABC):
         if norm is None:
             return self.norms[0]
         if norm not in list(self.norms):
-            can = ", ".join(n.value for n in self.norms)
-            raise UsageError(f"{self.name} noise does not certify the norm {norm!r}; it certifies: {can}.")
+            can, asked = ", ".join(n.value for n in self.norms), norm.value if isinstance(norm, Norm) else norm
+            raise UsageError(f"{self.name} noise does not certify the norm {asked!r}; it certifies: {can}.")
         return Norm(norm)
+
+    def require_dimension(self, norm: Norm, dimension: int | None) -> int:
+        """The dimension, for a norm whose radius depends on it.
+
+        Raises:
+            UsageError: If it is not given.
+        """
+        if dimension is None:
+            raise UsageError(
+                f"the {norm.value} radius of {self.name} noise depends on the number of coordinates of an input; give "
+                "the dimension, such as 784 for MNIST."
+            )
+        return dimension
 
     def config(self) -> dict[str, str | float]:
         """The noise as plain values, for run files."""
         return {"name": self.name, **{f.name: getattr(self, f.name) for f in fields(self)}}
+
+
+def _checked(dimension: int | None) -> int | None:
+    if dimension is not None and (isinstance(dimension, bool) or not isinstance(dimension, int) or dimension < 1):
+        raise UsageError(f"the dimension must be a whole number of at least 1, got {dimension!r}.")
+    return dimension

@@ -55,13 +55,18 @@ def run_outcomes(run: Run, name: str | None = None) -> Outcomes:
 
 
 def sampling_limit(run: Run) -> float | None:
-    """The largest radius the run's number of samples could prove, when every vote agrees; None where no n is fixed."""
+    """The largest radius the run's number of samples could prove, when every vote agrees.
+
+    Returns:
+        The radius; None where no n is fixed, or where it depends on the size of an input, which a run does not keep.
+    """
     if run.config["kind"] != "certification":
         return None
     procedure, noise = run.config["procedure"], noise_from_config(run.config["noise"])
-    if procedure["name"] != "cohen":
+    norm = noise.resolve_norm(procedure.get("norm"))
+    if procedure["name"] != "cohen" or norm is Norm.LINF:
         return None
-    return float(noise.radius(lower_bound(procedure["n"], procedure["n"], procedure["alpha"])))
+    return float(noise.radius(lower_bound(procedure["n"], procedure["n"], procedure["alpha"]), norm))
 
 
 def log_name(path: Path) -> str:

@@ -102,12 +102,14 @@ def accuracy_table(runs: Sequence[Outcomes], radii: Sequence[float] | None = Non
 def default_radii(runs: Sequence[Outcomes]) -> tuple[float, ...]:
     """The radii 0, 0.25, … up to the largest radius present, rounded up; coarser steps where 12 columns do not suffice.
 
+    In ℓ0, where a radius is a number of pixels, the steps are whole.
+
     Example:
         >>> default_radii([Outcomes("run", [0], [5], [5], [0.6])])
         (0.0, 0.25, 0.5, 0.75)
     """
     largest = max(float(run.radius.max()) for run in runs)
-    step = 0.25
+    step = 1.0 if runs[0].norm is Norm.L0 else 0.25
     while math.ceil(largest / step) >= _MOST_COLUMNS:
         step *= 2
     return tuple(step * i for i in range(math.ceil(largest / step) + 1))
@@ -151,14 +153,20 @@ def rich_table(table: AccuracyTable, *, intervals: bool = False) -> rich.table.T
     return shown
 
 
-def _headings(table: AccuracyTable) -> list[str]:
-    return ["run", "ACR", *_radius_headings(table), "abstain %", "inputs"]
+def _headings(table: AccuracyTable, radii: Sequence[str] | None = None) -> list[str]:
+    return ["run", "ACR", *(radii or _radius_headings(table)), "abstain %", "inputs"]
 
 
 def _radius_headings(table: AccuracyTable) -> list[str]:
     exact = [Decimal(repr(radius)).normalize() for radius in table.radii]
-    digits = max(2, *(-int(radius.as_tuple().exponent) for radius in exact))
+    digits = max(0 if table.norm is Norm.L0 else 2, *(-int(radius.as_tuple().exponent) for radius in exact))
     return [f"{radius:.{digits}f}" for radius in exact]
+
+
+def _named_headings(table: AccuracyTable, norm: str) -> list[str]:
+    """Headings for formats without a title: ℓ2, which a table of this kind is about unless it says so, is not named."""
+    headings = _radius_headings(table)
+    return headings if table.norm is Norm.L2 else [f"{norm} radius {heading}" for heading in headings]
 
 
 def _cells(row: AccuracyRow, intervals: bool) -> list[str]:
@@ -183,7 +191,7 @@ def _tenths(value: int) -> str:
 
 
 def _markdown(table: AccuracyTable, intervals: bool) -> str:
-    headings = _headings(table)
+    headings = _headings(table, _named_headings(table, NORM_TEXT[table.norm]))
     rules = ["---", *["---:"] * (len(headings) - 1)]
     body = [[_markdown_name(row.name), *_cells(row, intervals)] for row in table.rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in [headings, rules, *body])
@@ -209,7 +217,7 @@ def _latex(table: AccuracyTable, intervals: bool) -> str:
 def _csv(table: AccuracyTable, intervals: bool) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    headings = _radius_headings(table)
+    headings = _named_headings(table, table.norm.value)
     extra = [f"{heading} {side}" for heading in headings for side in ("low", "high")] if intervals else []
     writer.writerow(["name", "acr", *headings, *extra, "abstention", "inputs"])
     for row in table.rows:

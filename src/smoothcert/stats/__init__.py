@@ -2,6 +2,8 @@
 
 from smoothcert.stats.binomial import lower_bound, top_class_p_value, upper_bound
 from smoothcert.stats.evalues import Prior
+from smoothcert.stats.orthant import chebyshev_bound, orthant_probability
+from smoothcert.stats.radii import RadiusDistribution, expected_radius, radius_distribution
 from smoothcert.stats.sequential import (
     LAST_LOOK,
     anytime_lower_bound,
@@ -12,21 +14,46 @@ from smoothcert.stats.sequential import (
     wald_bound,
 )
 from smoothcert.stats.staged import last_stage_size, samples_needed, stage_boundaries, staged_characteristics
+from smoothcert.stats.variance import (
+    Agreement,
+    Covariances,
+    Margins,
+    VarianceModel,
+    compare_with_votes,
+    component_covariances,
+    estimate_variance,
+    soft_voting_margins,
+    variance_ratio,
+)
 
 __all__ = [
     "LAST_LOOK",
+    "Agreement",
+    "Covariances",
+    "Margins",
     "Prior",
+    "RadiusDistribution",
+    "VarianceModel",
     "anytime_lower_bound",
     "boundary",
+    "chebyshev_bound",
     "check_times",
+    "compare_with_votes",
+    "component_covariances",
+    "estimate_variance",
+    "expected_radius",
     "last_stage_size",
     "lower_bound",
     "nested_boundaries",
     "operating_characteristics",
+    "orthant_probability",
+    "radius_distribution",
     "samples_needed",
+    "soft_voting_margins",
     "stage_boundaries",
     "staged_characteristics",
     "top_class_p_value",
     "upper_bound",
+    "variance_ratio",
     "wald_bound",
 ]

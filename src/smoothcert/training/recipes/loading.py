@@ -19,6 +19,9 @@ from smoothcert.types import UsageError
 _TEXTS = ("name", "source", "dataset", "model", "soft_labels.recipe")
 """Settings that are text, even text that looks like a number."""
 
+_NOT_OF_THE_METHOD = ("method", "noise", "sigma")
+"""What a row of a table holds besides settings of its method."""
+
 
 def recipe_names() -> list[str]:
     """The names of the recipes that come with the package, in alphabetical order.
@@ -82,16 +85,18 @@ def _packaged() -> dict[str, dict[str, Any]]:
 def _expanded(table: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The settings of each recipe of a table; ``mnist.yaml`` explains the layout."""
     for variant, changes in table["variants"].items():
-        for method, row in table["methods"].items():
-            settings = {f"method.{key}": value for key, value in row.items() if key != "sigma"}
-            settings |= changes["common"] | changes.get(method, {})
-            for place, sigma in enumerate(row["sigma"]):
-                name = f"{table['common']['dataset']}-{method}-{sigma:.2f}"
+        for title, row in table["methods"].items():
+            noise = row.get("noise") or {"name": "gaussian", "sigma": row["sigma"]}
+            settings = {f"method.{key}": value for key, value in row.items() if key not in _NOT_OF_THE_METHOD}
+            settings |= changes["common"] | changes.get(title, {})
+            levels = next(value for value in noise.values() if isinstance(value, list))
+            for place, level in enumerate(levels):
+                name = f"{table['common']['dataset']}-{title}-{level:.2f}"
                 values = {
                     "name": name if variant == "full" else f"{name}-{variant}",
                     **copy.deepcopy(table["common"]),
-                    "noise": {"name": "gaussian", "sigma": sigma},
-                    "method": {"name": method},
+                    "noise": {key: level if value is levels else value for key, value in noise.items()},
+                    "method": {"name": row.get("method", title)},
                 }
                 for key, value in copy.deepcopy(settings).items():
                     several = key.startswith("method.") and isinstance(value, list)

@@ -1,0 +1,111 @@
+"""A classifier behind a denoiser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor, nn
+
+from smoothcert.classifiers.ensemble import Ensemble
+from smoothcert.types import UsageError
+
+
+class Denoised(nn.Module):
+    """A classifier that looks at denoised inputs (Salman, Sun, Yang, Kapoor and Kolter, 2020, §3).
+
+    Smoothing needs a base classifier that is right under noise, which one trained without noise is not. A denoiser in
+    front makes it so and leaves it as it is, so that even a classifier that can only be asked can be certified. To the
+    certificate the two are one base classifier like any other.
+
+    Args:
+        classifier: A module or any callable from a batch to logits, or to votes such as those of a remote service; its
+            input normalisation is its own.
+        denoiser: A module or callable from a batch of noisy inputs to one of the same shape, in the same range.
+        frozen: Whether the classifier stays in evaluation mode when the whole is put in training mode, so that its
+            batch statistics do not move. Weights are not touched either way: give an optimizer the denoiser's alone.
+
+    Raises:
+        UsageError: If either cannot be called; when run, if the denoiser changes the shape of a batch.
+
+    Example:
+        >>> import torch
+        >>> model = Denoised(nn.Sequential(nn.Flatten(), nn.Linear(9, 2)), nn.AvgPool2d(3, stride=1, padding=1))
+        >>> model(torch.rand(5, 1, 3, 3)).shape
+        torch.Size([5, 2])
+    """
+
+    def __init__(
+        self, classifier: Callable[[Tensor], Tensor], denoiser: Callable[[Tensor], Tensor], *, frozen: bool = True
+    ) -> None:
+        super().__init__()
+        for part, name in ((classifier, "classifier"), (denoiser, "denoiser")):
+            if not callable(part):
+                raise UsageError(f"the {name} must be callable on a batch of inputs, got {type(part).__name__}.")
+        self.denoiser = denoiser
+        self.classifier = classifier
+        self.frozen = frozen
+        self.training = isinstance(denoiser, nn.Module) and denoiser.training
+        if frozen and isinstance(classifier, nn.Module):
+            classifier.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(denoise(self.denoiser, x))
+
+    def train(self, mode: bool = True) -> Denoised:
+        """Set the mode of the denoiser, and that of the classifier unless it is frozen."""
+        super().train(mode)
+        if self.frozen and isinstance(self.classifier, nn.Module):
+            self.classifier.eval()
+        return self
+
+
+def denoised_ensemble(
+    classifier: Callable[[Tensor], Tensor],
+    denoisers: Sequence[Callable[[Tensor], Tensor]],
+    vote: str = "soft",
+    weights: Sequence[float] | None = None,
+) -> Ensemble:
+    """One classifier behind several denoisers, which vote (Horváth, Müller, Fischer and Vechev, 2022, App. H.3.6).
+
+    Args:
+        classifier: As in ``Denoised``; shared, not copied.
+        denoisers: The denoisers, one for each member.
+        vote: As in ``Ensemble``.
+        weights: As in ``Ensemble``.
+
+    Returns:
+        The ensemble.
+
+    Raises:
+        UsageError: If there are no denoisers, or as ``Ensemble``.
+
+    Example:
+        >>> import torch
+        >>> classifier = nn.Sequential(nn.Flatten(), nn.Linear(9, 2))
+        >>> blurs = [nn.Identity(), nn.AvgPool2d(3, stride=1, padding=1)]
+        >>> denoised_ensemble(classifier, blurs)(torch.rand(5, 1, 3, 3)).shape
+        torch.Size([5, 2])
+    """
+    return Ensemble([Denoised(classifier, denoiser) for denoiser in denoisers], vote, weights)
+
+
+def denoise(denoiser: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """What a denoiser makes of a batch.
+
+    Args:
+        denoiser: The denoiser.
+        x: Noisy inputs.
+
+    Returns:
+        Inputs of the same shape.
+
+    Raises:
+        UsageError: If the shape is another.
+    """
+    denoised = denoiser(x)
+    if denoised.shape != x.shape:
+        raise UsageError(
+            f"a denoiser must keep the shape of a batch, but made {tuple(denoised.shape)} of {tuple(x.shape)}; "
+            "resize or pad its output."
+        )
+    return denoised

@@ -1,0 +1,224 @@
+"""The options that choose a classifier and the data it is asked about, shared by the commands that need them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from torch import nn
+
+from smoothcert import data, models
+from smoothcert.certify import Smoothed
+from smoothcert.classifiers import VOTES, Consensus, Denoised, Ensemble
+from smoothcert.noise import Gaussian, Noise, noise_from_config
+from smoothcert.types import CheckpointError, UsageError
+
+
+@dataclass(kw_only=True)
+class ClassifierOptions:
+    """One model, or several that vote, and how they are run."""
+
+    models: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="MODEL",
+            help="A checkpoint (.safetensors, or an earlier system's .pth.tar) or its folder; several are an ensemble.",
+            show_default=False,
+        ),
+    ] = None
+    more: Annotated[list[Path] | None, typer.Option("--model", help="Another member of the ensemble.")] = None
+    vote: Annotated[str | None, typer.Option(help=f"How members vote: {', '.join(VOTES)} (soft).")] = None
+    weights: Annotated[
+        str | None, typer.Option(help="Weights of the members, as a,b,c; `smoothcert ensemble` finds them.")
+    ] = None
+    consensus: Annotated[
+        int | None, typer.Option(help="K: ask the later members only where the first K disagree; soft voting.")
+    ] = None
+    denoiser: Annotated[
+        list[Path] | None, typer.Option(help="A denoiser in front of the model; several are an ensemble.")
+    ] = None
+    arch: Annotated[str | None, typer.Option(help="Architecture, for a checkpoint that does not name its own.")] = None
+    batch_size: Annotated[
+        int | None, typer.Option(help="Noisy copies per forward pass; does not change the noise.")
+    ] = None
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 … or auto.")] = "auto"
+    threads: Annotated[int | None, typer.Option(help="CPU threads; does not change the noise.")] = None
+    runtime: Annotated[
+        str, typer.Option(help="How the model is run: auto (fastest that agrees), eager, compiled, onnx.")
+    ] = "auto"
+    precision: Annotated[str | None, typer.Option(help="bf16 or fp16 autocast, on CUDA only.")] = None
+
+    @property
+    def paths(self) -> list[Path]:
+        """All models named."""
+        paths = [*(self.models or ()), *(self.more or ())]
+        if not paths:
+            raise UsageError("name a model: a checkpoint file, or the folder of a training.")
+        return paths
+
+    @property
+    def name(self) -> str:
+        """A name for files about the classifier: of its first model, the number of others, and what joins them."""
+        first = self.paths[0].resolve().name
+        for suffix in (".safetensors", ".tar", ".pth", ".pt"):
+            first = first.removesuffix(suffix)
+        members = len(self.paths) * max(len(self.denoiser or ()), 1)
+        parts = [first]
+        if self.denoiser:
+            parts.append("denoised")
+        if members > 1:
+            parts += [f"{members}", f"consensus-{self.consensus}" if self.consensus else self.vote or "soft"]
+        return "-".join(parts)
+
+
+@dataclass(kw_only=True)
+class DataOptions:
+    """A dataset."""
+
+    data_name: Annotated[
+        str, typer.Option("--data", help="A dataset name (`smoothcert data list`), an .npz file or an image folder.")
+    ]
+    split: Annotated[str, typer.Option(help="Which part of the dataset.")] = "test"
+    data_root: Annotated[Path | None, typer.Option(help="Where datasets are kept.")] = None
+
+    def load(self) -> data.Dataset:
+        return data.load(self.data_name, split=self.split, root=self.data_root)
+
+
+@dataclass(kw_only=True)
+class InputOptions:
+    """Which inputs of the dataset."""
+
+    every: Annotated[int, typer.Option(help="Take every this many-th input.")] = 1
+    start: Annotated[int, typer.Option(help="First input.")] = 0
+    stop: Annotated[int | None, typer.Option(help="End of the inputs, exclusive.")] = None
+
+
+Seed = Annotated[int, typer.Option(help="Seed of the noise.")]
+
+
+def load_members(options: ClassifierOptions, dataset: data.Dataset) -> tuple[list[models.Checkpoint], list[nn.Module]]:
+    """The checkpoints named and the members they make: themselves, or one for each denoiser in front of one of them.
+
+    Raises:
+        UsageError: If they do not fit each other or the dataset.
+        CheckpointError: If one is missing, damaged or of the wrong kind.
+    """
+    checkpoints = [models.load_checkpoint(path, architecture=options.arch) for path in options.paths]
+    classes = {checkpoint.info.num_classes for checkpoint in checkpoints}
+    if len(classes) > 1:
+        raise UsageError(f"the members of an ensemble must have the same classes, but have {sorted(classes)}.")
+    (count,) = classes
+    if dataset.num_classes > count or (dataset.name in data.DATASETS and dataset.num_classes != count):
+        first = checkpoints[0].path
+        raise UsageError(
+            f"{first} has {count} classes and {dataset.name} has {dataset.num_classes}; use one that fits."
+        )
+    if options.denoiser and len(checkpoints) > 1 and len(options.denoiser) > 1:
+        raise UsageError("give several models or several denoisers, not both.")
+    denoisers = [models.load_denoiser(path) for path in options.denoiser or ()]
+    members = [checkpoint.model for checkpoint in checkpoints]
+    if denoisers:
+        members = [Denoised(member, denoiser) for member in members for denoiser in denoisers]
+    device = _device(options.device)
+    return checkpoints, [member.to(device) for member in members]
+
+
+def load_smoothed(
+    options: ClassifierOptions, about: DataOptions, noise: Noise | None
+) -> tuple[Smoothed, data.Dataset, dict[str, Any]]:
+    """The smoothed classifier and the dataset that the options name, and where the classifier comes from."""
+    if options.threads is not None:
+        if options.threads < 1:
+            raise UsageError(f"threads must be at least 1, got {options.threads}.")
+        torch.set_num_threads(options.threads)
+    _check_vote(options)
+    dataset = about.load()
+    checkpoints, members = load_members(options, dataset)
+    smoothed = Smoothed(
+        _joined(members, options),
+        noise or trained_noise(checkpoints, options.denoiser or ()),
+        num_classes=checkpoints[0].info.num_classes,
+        batch_size=options.batch_size,
+        runtime=options.runtime,
+        precision=options.precision,
+    )
+    source: dict[str, Any] = {"checkpoint": str(checkpoints[0].path), "sha256": checkpoints[0].sha256}
+    if len(members) > 1 or options.denoiser:
+        files = [*(checkpoint.path for checkpoint in checkpoints), *(options.denoiser or ())]
+        source |= {"members": [str(file) for file in files], "vote": options.vote, "consensus": options.consensus}
+    return smoothed, dataset, source
+
+
+def _check_vote(options: ClassifierOptions) -> None:
+    members = len(options.paths) * max(len(options.denoiser or ()), 1)
+    joining = {"--vote": options.vote, "--weights": options.weights, "--consensus": options.consensus}
+    for option, value in joining.items():
+        if value is not None and members == 1:
+            raise UsageError(f"{option} is for several members, but one model is named; name others, or leave it out.")
+    if options.consensus is not None and options.vote not in (None, "soft", "weighted"):
+        raise UsageError(f"a consensus votes softly, not by {options.vote}; leave out --vote or --consensus.")
+
+
+def _joined(members: Sequence[nn.Module], options: ClassifierOptions) -> nn.Module:
+    if len(members) == 1:
+        return members[0]
+    weights = None if options.weights is None else _numbers(options.weights)
+    if options.consensus is not None:
+        if options.vote == "weighted" and weights is None:
+            raise UsageError("weighted voting needs --weights; `smoothcert ensemble` finds them.")
+        return Consensus(members, options.consensus, weights)
+    return Ensemble(members, options.vote or ("soft" if weights is None else "weighted"), weights)
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise UsageError(f"weights must be numbers such as 0.5,0.3,0.2; got {text!r}.") from None
+
+
+def trained_noise(checkpoints: Sequence[models.Checkpoint], denoisers: Sequence[Path] = ()) -> Noise:
+    """The noise that the checkpoints, or the denoisers in front of them, were trained with.
+
+    Raises:
+        UsageError: If they do not say, or not the same.
+        CheckpointError: If one names a noise that is not known here.
+    """
+    infos = {checkpoint.path: checkpoint.info for checkpoint in checkpoints}
+    if denoisers:
+        infos = {path: models.describe(path).info for path in denoisers}
+    noises = {path: _noise(info, path) for path, info in infos.items()}
+    if len(set(noises.values())) > 1:
+        told = "; ".join(f"{path}: {noise}" for path, noise in noises.items())
+        raise UsageError(f"the models were trained with different noise ({told}); say which to use, as --sigma.")
+    return next(iter(noises.values()))
+
+
+def _noise(info: models.CheckpointInfo, path: Path) -> Noise:
+    if info.noise is not None:
+        try:
+            return noise_from_config(info.noise)
+        except UsageError as error:
+            raise CheckpointError(f"{path} was trained with a noise that cannot be used: {error}") from error
+    if info.sigma is None:
+        raise UsageError(
+            f"{path} does not say which noise it was trained with; give --sigma for Gaussian noise, or another --noise "
+            "and its settings."
+        )
+    return Gaussian(info.sigma)
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UsageError(f"device {name!r} cannot be used here; try cpu.") from error
+    return device
