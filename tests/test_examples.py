@@ -15,7 +15,10 @@ import smoothcert
 MODULES = sorted(
     module.name for module in pkgutil.walk_packages(smoothcert.__path__, "smoothcert.") if "__main__" not in module.name
 )
-PAGES = [Path(__file__).parents[1] / name for name in ("README.md", "CONTRIBUTING.md", "docs/training.md")]
+PAGES = [
+    Path(__file__).parents[1] / name
+    for name in ("README.md", "CONTRIBUTING.md", *(f"docs/{page}.md" for page in ("training", "ensembles", "variance")))
+]
 
 
 @pytest.mark.parametrize("name", ["smoothcert", *MODULES])

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from smoothcert.report.metrics import Outcomes, certified_accuracy
-from smoothcert.report.plots import certified_accuracy_figure, save_figure
+from smoothcert.report.plots import certified_accuracy_figure
+from smoothcert.report.style import save_figure
 from smoothcert.types import Norm, SmoothcertError, UsageError
 
 

@@ -9,7 +9,7 @@ import pytest
 from scipy.special import ndtri
 from scipy.stats import norm as normal
 
-from smoothcert.report.plots import save_figure
+from smoothcert.report.style import save_figure
 from smoothcert.report.variance_plots import (
     components_figure,
     covariance_figure,

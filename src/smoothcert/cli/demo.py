@@ -36,7 +36,8 @@ def demo(
 
         smoothcert demo --n 100000 --every 10 -o /tmp/demo --fresh
     """
-    from smoothcert.report.plots import certified_accuracy_figure, save_figure
+    from smoothcert.report.plots import certified_accuracy_figure
+    from smoothcert.report.style import save_figure
 
     if fresh:
         for folder in ("models", "runs"):

@@ -89,7 +89,8 @@ def plot(
 
         smoothcert plot runs/mine published/sigma_0.50 -o compare.pdf
     """
-    from smoothcert.report.plots import certified_accuracy_figure, save_figure  # matplotlib takes a second to load
+    from smoothcert.report.plots import certified_accuracy_figure  # matplotlib takes a second to load
+    from smoothcert.report.style import save_figure
 
     save_figure(certified_accuracy_figure(load_outcomes(paths)), output)
     typer.echo(f"Picture: {output}", err=True)

@@ -1,6 +1,6 @@
 """Pictures of the variance model: what it says of margins, votes, radii and covariances beside what is measured.
 
-After Figures 2, 3, 8, 9 and 11 of Horváth, Müller, Fischer and Vechev (2022). Save them by ``plots.save_figure``.
+After Figures 2, 3, 8, 9 and 11 of Horváth, Müller, Fischer and Vechev (2022). Save them by ``style.save_figure``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from matplotlib.patches import Patch
 from numpy.typing import ArrayLike, NDArray
 
 from smoothcert.report.metrics import NORM_TEXT
-from smoothcert.report.plots import _COLOURS, _DASHES, _LABEL_WIDTH, _plain
+from smoothcert.report.style import COLOURS, DASHES, LABEL_WIDTH, plain
 from smoothcert.stats import (
     Agreement,
     Covariances,
@@ -59,7 +59,7 @@ def margin_figure(model: VarianceModel, noisy: ArrayLike, sizes: Sequence[int], 
     axes.axvline(0.0, color="0.4", linewidth=0.7)
     handles = []
     for number, k in enumerate(sizes):
-        colour, dashes = _COLOURS[number % len(_COLOURS)], _DASHES[number % len(_DASHES)]
+        colour, dashes = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
         density, _ = np.histogram(measured[number], bins=bins, density=True)
         axes.stairs(density, bins, color=colour, alpha=0.5, linewidth=0.8)
         margins = model.given_members(k)
@@ -90,7 +90,7 @@ def success_figure(agreement: Agreement, *, bound: bool = False, title: str | No
     _require(agreement.sizes, "ensemble sizes")
     figure, (axes,) = _canvas(1, height=4.4)
     error = np.sqrt(agreement.measured * (1 - agreement.measured) / agreement.copies)
-    axes.errorbar(agreement.sizes, agreement.measured, error, fmt="o", color=_COLOURS[4], capsize=3, label="measured")
+    axes.errorbar(agreement.sizes, agreement.measured, error, fmt="o", color=COLOURS[4], capsize=3, label="measured")
     modelled = {
         "modelled, these members": agreement.given_members,
         "modelled, members newly trained": agreement.random_ensemble,
@@ -98,7 +98,7 @@ def success_figure(agreement: Agreement, *, bound: bool = False, title: str | No
     if bound:
         modelled["Chebyshev bound"] = agreement.chebyshev
     for number, (name, values) in enumerate(modelled.items()):
-        axes.plot(agreement.sizes, values, color=_COLOURS[number], linestyle=_DASHES[number], linewidth=1.8, label=name)
+        axes.plot(agreement.sizes, values, color=COLOURS[number], linestyle=DASHES[number], linewidth=1.8, label=name)
     axes.set_xticks(agreement.sizes)
     axes.set_xlabel("ensemble size k (members)")
     axes.set_ylabel("success probability")
@@ -127,11 +127,11 @@ def radii_figure(
     figure, (axes,) = _canvas(1, height=4.0 + 0.22 * len(distributions))
     handles = []
     for number, (name, each) in enumerate(distributions.items()):
-        colour, dashes = _COLOURS[number % len(_COLOURS)], _DASHES[number % len(_DASHES)]
+        colour, dashes = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
         percent = 100 * np.histogram(each.radii, bins=bins, weights=each.probabilities)[0]
         axes.stairs(percent, bins, color=colour, linestyle=dashes, linewidth=1.6)
         axes.axvline(each.expected, color=colour, linewidth=0.7, zorder=1)
-        text = f"{_plain(name)} (mean {radius_text(each.expected)}, abstains {100 * each.abstain:.1f} %)"
+        text = f"{plain(name)} (mean {radius_text(each.expected)}, abstains {100 * each.abstain:.1f} %)"
         handles += axes.plot([], [], color=colour, linestyle=dashes, linewidth=1.6, label=text)
     axes.set_xlim(0.0, bins[-1])
     axes.set_ylim(bottom=0.0)
@@ -170,7 +170,7 @@ def expected_radius_figure(
     curves = expected_radius(np.array(probabilities)[:, None], np.array(samples), alpha, radius)
     figure, (axes,) = _canvas(1, height=4.4)
     for number, (p, values) in enumerate(zip(probabilities, curves, strict=True)):
-        colour, dashes = _COLOURS[number % len(_COLOURS)], _DASHES[number % len(_DASHES)]
+        colour, dashes = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
         axes.plot(samples, values, color=colour, linestyle=dashes, linewidth=1.8, label=f"p = {p:g}")
     axes.set_xscale("log")
     axes.set_xlabel("samples n")
@@ -211,8 +211,8 @@ def components_figure(inputs: Sequence[tuple[ArrayLike, ArrayLike]], *, title: s
     figure, panels = _canvas(3, width=10.2, height=4.0)
     grid = np.linspace(-5.0, 5.0, _BINS + 1)
     styles = {
-        "clean": (_COLOURS[1], "$y_c$ = logits of the clean input"),
-        "mean": (_COLOURS[0], "$y_c$ = mean over noise"),
+        "clean": (COLOURS[1], "$y_c$ = logits of the clean input"),
+        "mean": (COLOURS[0], "$y_c$ = mean over noise"),
     }
     handles: list[Line2D | Patch] = [Line2D([], [], color="0", linewidth=1.6, label="Gaussian of the model")]
     for panel, axes in enumerate(panels[:2]):
@@ -223,7 +223,7 @@ def components_figure(inputs: Sequence[tuple[ArrayLike, ArrayLike]], *, title: s
         axes.set_ylabel("probability density")
     handles += [Patch(facecolor=colour, alpha=0.4, label=name) for colour, name in styles.values()]
     shift = np.concatenate(shifts)
-    _histogram(panels[2], shift, np.histogram_bin_edges(shift, bins=_BINS), _COLOURS[2])
+    _histogram(panels[2], shift, np.histogram_bin_edges(shift, bins=_BINS), COLOURS[2])
     panels[2].axvline(0.0, color="0", linestyle="--", linewidth=1.2)
     panels[2].set_ylabel("probability density (1/logit)")
     panels[0].set_xlabel(r"clean component, $(y_c - c)/\sigma_c$")
@@ -322,8 +322,8 @@ def _canvas(columns: int, *, rows: int = 1, width: float = 6.4, height: float) -
 
 def _finished(figure: Figure, handles: Sequence[object], title: str | None, columns: int = 2) -> Figure:
     if title is not None:
-        width = round(_LABEL_WIDTH * figure.get_figwidth() / 6.4)
-        figure.suptitle(textwrap.fill(_plain(title), width), fontsize="large")
+        width = round(LABEL_WIDTH * figure.get_figwidth() / 6.4)
+        figure.suptitle(textwrap.fill(plain(title), width), fontsize="large")
     if handles:
         figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, handlelength=3.2)
     return figure
