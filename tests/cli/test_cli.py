@@ -21,6 +21,7 @@ COMMANDS = [
     "plan",
     "certify",
     "predict",
+    "ensemble",
     "train",
     "attack",
     "recipes list",

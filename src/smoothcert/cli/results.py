@@ -13,7 +13,7 @@ from rich.console import Console
 
 from smoothcert import models
 from smoothcert.files import replacing
-from smoothcert.report.adaptive import savings, savings_text
+from smoothcert.report.adaptive import consensus_text, savings, savings_text
 from smoothcert.report.load import load_outcomes, log_name, run_outcomes
 from smoothcert.report.metrics import Outcomes, parse_radii
 from smoothcert.report.tables import accuracy_table, render, rich_table
@@ -38,10 +38,13 @@ def show_table(
         typer.echo(render(table, format or "md", intervals=intervals), nl=False)
 
 
-def show_savings(run: Run) -> None:
-    """Say what early decisions saved, for a run that made any."""
-    if run.config.get("procedure", {}).get("name") in ("staged", "anytime"):
-        typer.echo(savings_text(savings(run)))
+def show_savings(run: Run, reference: Run | None = None) -> None:
+    """Say what early decisions and a consensus saved, for a run that made any or is compared with another."""
+    if reference is not None or run.config.get("procedure", {}).get("name") in ("staged", "anytime"):
+        named = {} if reference is None else {"reference": reference.name}
+        typer.echo(savings_text(savings(run, reference=reference), **named))
+    elif "consensus" in run.table().column_names and (text := consensus_text(savings(run))):
+        typer.echo(text)
 
 
 def table(
@@ -142,7 +145,13 @@ def export(
     typer.echo(f"{output}: {len(rows)} rows", err=True)
 
 
-def info(path: Annotated[Path, typer.Argument(metavar="RUN|CHECKPOINT", help="A run folder or a checkpoint.")]) -> None:
+def info(
+    path: Annotated[Path, typer.Argument(metavar="RUN|CHECKPOINT", help="A run folder or a checkpoint.")],
+    against: Annotated[
+        Path | None,
+        typer.Option(help="Another run over the same inputs: how many times more samples and time that one took."),
+    ] = None,
+) -> None:
     """Say what a run folder or a checkpoint holds.
 
     **Examples**
@@ -150,6 +159,8 @@ def info(path: Annotated[Path, typer.Argument(metavar="RUN|CHECKPOINT", help="A 
         smoothcert info demo/runs/sigma-0.25
 
         smoothcert info demo/models/sigma-0.25.safetensors
+
+        smoothcert info runs/five-consensus --against runs/five
     """
     if not path.exists():
         raise UsageError(f"there is no {path}; give a run folder or a checkpoint.")
@@ -160,7 +171,9 @@ def info(path: Annotated[Path, typer.Argument(metavar="RUN|CHECKPOINT", help="A 
         )
         if _has_outcomes(run):
             show_table([run_outcomes(run)])
-            show_savings(run)
+            show_savings(run, load_run(against) if against is not None else None)
+    elif against is not None:
+        raise UsageError(f"{path} is no run folder, so it cannot be compared with {against}; leave out --against.")
     else:
         _print_fields(models.describe(path).as_dict())
 

@@ -90,17 +90,24 @@ def _consensus(rows: Sequence[Mapping[str, Any]]) -> float | None:
     return sum(share * samples for share, samples in shares) / sum(n for _, n in shares) if shares else None
 
 
-def savings_text(found: Savings) -> str:
-    """The savings in a few lines."""
+def savings_text(found: Savings, reference: str = "the fixed number") -> str:
+    """The savings against a reference, in a few lines."""
     lines = [
         f"{found.certified:.1%} certified, {found.refuted:.1%} refuted, {found.undecided:.1%} undecided "
         f"of {found.inputs} inputs; {found.mean_samples:,.0f} samples per input, "
-        f"{found.sample_factor:.1f} × fewer and {found.time_factor:.1f} × faster than the fixed number."
+        f"{found.sample_factor:.1f} × fewer and {found.time_factor:.1f} × faster than {reference}."
     ]
     if found.consensus is not None:
-        lines.append(f"  {found.consensus:.1%} of the noisy copies were decided by the first members alone (KCR)")
+        lines.append(f"  {consensus_text(found)}")
     for stage, (certified, abstained) in enumerate(
         zip(found.certified_in_stage, found.abstained_in_stage, strict=True), 1
     ):
         lines.append(f"  stage {stage}: {certified:.1%} certified (ASC), {abstained:.1%} abstained (ASA)")
     return "\n".join(lines)
+
+
+def consensus_text(found: Savings) -> str:
+    """The share that a consensus decided, as a line; empty without one."""
+    if found.consensus is None:
+        return ""
+    return f"{found.consensus:.1%} of the noisy copies were decided by the first members alone (KCR)."
