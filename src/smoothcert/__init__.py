@@ -10,9 +10,9 @@ Example:
 
 from smoothcert import data, models
 from smoothcert.certify import Anytime, Cohen, Procedure, Smoothed, Staged
-from smoothcert.classifiers import Consensus, Ensemble
+from smoothcert.classifiers import Consensus, Denoised, Ensemble
 from smoothcert.models import load_model
-from smoothcert.noise import Gaussian, Noise
+from smoothcert.noise import Discrete, Gaussian, Noise, Uniform
 from smoothcert.store import Run, certify_dataset, load_run, read_log, write_log
 from smoothcert.types import ABSTAIN, Certificate, Guarantee, Norm, Prediction, SmoothcertError
 
@@ -24,6 +24,8 @@ __all__ = [
     "Certificate",
     "Cohen",
     "Consensus",
+    "Denoised",
+    "Discrete",
     "Ensemble",
     "Gaussian",
     "Guarantee",
@@ -35,6 +37,7 @@ __all__ = [
     "SmoothcertError",
     "Smoothed",
     "Staged",
+    "Uniform",
     "certify_dataset",
     "data",
     "load_model",
