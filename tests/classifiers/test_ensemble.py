@@ -165,3 +165,23 @@ def test_consensus_is_the_rule_applied_to_all_members(first, weights):
     asked = set(members[-1].rows)
     assert asked <= {0, *undecided} if first < 5 else asked == set(range(400))
     assert (len(undecided) > 50) == (first > 1)
+
+
+def test_runs_tell_ensembles_apart_by_all_that_decides_a_vote():
+    from smoothcert.store.certification import model_fingerprint
+
+    torch.manual_seed(0)
+    members = [nn.Linear(2, 3) for _ in range(3)]
+    different = [
+        Ensemble(members),
+        Ensemble(members[::-1]),
+        Ensemble(members, "hard"),
+        Ensemble(members, "softmax"),
+        Ensemble(members, weights=[1, 2, 3]),
+        Consensus(members, 1),
+        Consensus(members, 2),
+        Consensus(members, 2, [1, 2, 3]),
+    ]
+    hashes = {model_fingerprint(model)["sha256"] for model in different}
+    assert len(hashes) == len(different)
+    assert model_fingerprint(Ensemble(members)) == model_fingerprint(different[0])

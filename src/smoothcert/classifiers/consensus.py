@@ -46,9 +46,8 @@ class Consensus(nn.Module):
         self.first = first
         self.head = _Stacked(modules[:first])
         self.rest = _Sum(modules[first:], shares[first:]) if first < len(modules) else None
-        self._shares = shares
+        self.shares = shares
         self._same_classes = False
-        self.register_buffer("weights", torch.tensor(shares, dtype=torch.float64))
 
     def forward(self, x: Tensor) -> Tensor:
         given = self.head(x)
@@ -71,8 +70,8 @@ class Consensus(nn.Module):
             and is decided.
         """
         each = given.reshape(len(given), self.first, -1)
-        share = sum(self._shares[: self.first])
-        logits = soft(list(each.unbind(1)), [weight / share for weight in self._shares[: self.first]])
+        share = sum(self.shares[: self.first])
+        logits = soft(list(each.unbind(1)), [weight / share for weight in self.shares[: self.first]])
         chosen = each.argmax(dim=2)
         undecided = (chosen != chosen[:, :1]).any(dim=1) & each.isfinite().flatten(1).all(dim=1)
         return logits, undecided if self.rest is not None else torch.zeros_like(undecided)
@@ -90,10 +89,10 @@ class Consensus(nn.Module):
                 f"the members of an ensemble must have the same classes, but give {each.shape[2]} and {rest.shape[1]} "
                 "logits."
             )
-        return soft(list(each.unbind(1)), self._shares[: self.first]) + rest
+        return soft(list(each.unbind(1)), self.shares[: self.first]) + rest
 
     def extra_repr(self) -> str:
-        return f"first={self.first}"
+        return f"first={self.first}, shares={self.shares}"
 
 
 class _Stacked(nn.Module):

@@ -35,8 +35,6 @@ class Ensemble(nn.Module):
         torch.Size([5, 3])
     """
 
-    weights: Tensor
-
     def __init__(
         self,
         members: Sequence[Callable[[Tensor], Tensor]],
@@ -52,15 +50,13 @@ class Ensemble(nn.Module):
             raise UsageError("weighted voting needs weights, one for each member; find them with fit_weights.")
         self.members = nn.ModuleList(as_module(member) for member in members)
         self.vote = vote
-        shares = normalised(weights if weights is not None else [1.0] * len(members), len(members))
-        self.register_buffer("weights", torch.tensor(shares, dtype=torch.float64))
-        self._shares = shares
+        self.shares = normalised(weights if weights is not None else [1.0] * len(members), len(members))
 
     def forward(self, x: Tensor) -> Tensor:
-        return VOTES[self.vote](all_logits(self.members, x), self._shares)
+        return VOTES[self.vote](all_logits(self.members, x), self.shares)
 
-    def extra_repr(self) -> str:
-        return f"vote={self.vote!r}"
+    def extra_repr(self) -> str:  # of which runs keep a hash, so it holds all that decides a vote
+        return f"vote={self.vote!r}, shares={self.shares}"
 
 
 def soft(logits: list[Tensor], shares: Sequence[float]) -> Tensor:
