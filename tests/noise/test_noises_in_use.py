@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,6 +12,7 @@ from smoothcert import Cohen, Smoothed, certify_dataset, cli, data, load_run, mo
 from smoothcert.models import CheckpointInfo, load_checkpoint, save_checkpoint
 from smoothcert.noise import Discrete, Gaussian, Uniform
 from smoothcert.report.load import run_outcomes, sampling_limit
+from smoothcert.training import METHODS, train
 from smoothcert.training.recipes import load_recipe
 from smoothcert.training.run import train_recipe
 from smoothcert.types import Norm, UsageError
@@ -193,12 +195,19 @@ def test_plan_names_the_norm(run):
     assert "does not certify the norm 'l2'" in refusal(run("plan", "--lam", 1, "--norm", "l2"))
 
 
-@pytest.mark.parametrize("name", ["mnist-uniform-1.00-quick", "digits-discrete-0.80-quick"])
-def test_macer_is_for_gaussian_noise(tmp_path, name):
-    recipe = load_recipe(name, ["method=macer"])
-    with pytest.raises(UsageError, match="macer maximises the radius of Gaussian noise, which means nothing under"):
-        train_recipe(recipe, tmp_path / "model", root=tmp_path)  # told before the data is looked for
-    assert not (tmp_path / "model").exists()
+@pytest.mark.parametrize("name", ["digits-uniform-0.50-quick", "digits-discrete-0.80-quick"])
+@pytest.mark.parametrize("method", ["macer", "consistency", "stability"])
+def test_methods_that_only_look_at_votes_train_under_any_noise(tmp_path, name, method):
+    short = [*SHORT, "epochs=1", f"method={method}", "holdout=10"]
+    history = train_recipe(load_recipe(name, short), tmp_path / "model", progress=False)
+    assert np.isfinite(history[-1]["loss"])
+
+
+def test_a_method_refuses_noise_that_does_not_suit_it():
+    x, y = torch.zeros(4, 1, 8, 8), torch.zeros(4, dtype=torch.long)
+    for name in ("smoothadv", "smoothmix"):
+        with pytest.raises(UsageError, match=f"{name} moves inputs"):
+            train(models.build("digits-cnn"), (x, y), Discrete(0.8, 1), METHODS[name](), progress=False)
 
 
 @pytest.mark.parametrize("method", ["smoothadv", "smoothmix"])

@@ -65,7 +65,7 @@ def train(
     seconds = sum(row["seconds"] for row in history)
     typer.echo(f"{chosen.name}: {len(history)} epochs in {seconds:.0f} s, loss {last['loss']:.4f}")
     if "accuracy" in last:
-        radius = chosen.radius or chosen.build_noise().scale
+        radius = chosen.radius or chosen.build_noise().usual_radius
         typer.echo(
             f"On {chosen.holdout} inputs kept out: accuracy {last['accuracy']:.1%}, "
             f"certified at {radius:g} at least {last['certified']:.1%} (from {chosen.votes} votes each)"

@@ -46,15 +46,15 @@ class DnCNN(nn.Module):
 
     def _initialize(self, width: int) -> None:
         convolutions = [module for module in self.dncnn if isinstance(module, nn.Conv2d)]
-        for module in convolutions[:-1]:
-            nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+        for convolution in convolutions[:-1]:
+            nn.init.kaiming_normal_(convolution.weight, nonlinearity="relu")
         for weight in (convolutions[0].bias, convolutions[-1].weight):
             assert weight is not None
             nn.init.zeros_(weight)
         # The last convolution sums 9·width features of mean square gain²/2. With a gain of 1 that sum is so large that
         # gradient descent diverges at the learning rates which the layers before it need; this gain makes it 1.
-        for module in [module for module in self.dncnn if isinstance(module, nn.BatchNorm2d)][-1:]:
-            nn.init.constant_(module.weight, math.sqrt(2 / (9 * width)))
+        for last in [module for module in self.dncnn if isinstance(module, nn.BatchNorm2d)][-1:]:
+            nn.init.constant_(last.weight, math.sqrt(2 / (9 * width)))
 
     def forward(self, x: Tensor) -> Tensor:
         residual: Tensor = self.dncnn(x)

@@ -251,7 +251,7 @@ def _checked(
             len(shape) == 2 and shape[0] == len(x),
             f"a classifier must give a row of logits for each of {len(x)} inputs, but gave shape {shape}.",
         )
-    counts = list(dict.fromkeys(shape[1] for shape in given)) or [max(needed, 2)]
+    counts: list[int] = list(dict.fromkeys(shape[1] for shape in given)) or [max(needed, 2)]
     require(
         len(counts) == 1,
         f"the surrogates have {' and '.join(map(str, counts))} classes; use those with the classifier's.",

@@ -86,6 +86,7 @@ def train(
         >>> history[0]["loss"] < 2.4
         True
     """
+    method.check(noise)
     settings = settings or TrainingSettings()
     fabric = fabric or one_device(settings.precision)
     if folder is not None and info is None:
@@ -311,7 +312,7 @@ class _Training:
             *self.held,
             self.noise,
             votes=self.settings.votes,
-            radius=self.settings.radius or self.noise.scale,
+            radius=self.settings.radius or self.noise.usual_radius,
             seed=_mixed(self.settings.seed, epoch),
         )
         return asdict(judged)

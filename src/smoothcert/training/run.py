@@ -23,11 +23,6 @@ if TYPE_CHECKING:
 
 SOFT_LABELS = "soft-labels"
 
-FOR_GAUSSIAN = ("macer",)
-"""Methods whose loss is the certificate of Gaussian noise."""
-MOVING = ("smoothadv", "smoothmix", "catrs")
-"""Methods that move inputs or noise by small amounts."""
-
 
 def train_recipe(
     recipe: Recipe,
@@ -65,7 +60,7 @@ def train_recipe(
     """
     folder = Path(folder)
     fabric = fabric or make_fabric(recipe.precision)
-    _refuse_unfit_noise(recipe)
+    recipe.build_method().check(recipe.build_noise())
     dataset = data.load(recipe.dataset, split="train", root=root)
     for image in range(min(len(dataset), 10)):
         recipe.build_noise().check(dataset[image][0])
@@ -89,21 +84,6 @@ def train_recipe(
         progress=progress,
         tensorboard=tensorboard,
     )
-
-
-def _refuse_unfit_noise(recipe: Recipe) -> None:
-    """Refuse a method whose mathematics is not that of the noise, before anything is read or written."""
-    noise, method = recipe.build_noise(), recipe.method["name"]
-    if method in FOR_GAUSSIAN and not isinstance(noise, Gaussian):
-        raise UsageError(
-            f"{method} maximises the radius of Gaussian noise, which means nothing under {noise.name} noise; set "
-            "another method, such as method=gaussian."
-        )
-    if method in MOVING and not noise.additive:
-        raise UsageError(
-            f"{method} moves inputs along a gradient and adds noise to them, but {noise.name} noise replaces values; "
-            "set another noise, or method=gaussian."
-        )
 
 
 def clear(folder: Path) -> None:

@@ -36,7 +36,7 @@ class TrainingSettings(BaseModel):
         precision: ``32-true``, ``bf16-mixed`` or ``16-mixed``.
         holdout: Training inputs kept out, on which every epoch is judged; 0 for none.
         votes: Noisy copies of each of them.
-        radius: The radius at which they are certified; the noise's standard deviation if not given.
+        radius: The radius at which they are certified; if not given, the noise's standard deviation, in ℓ0 one pixel.
         seed: Seed of weights, order and noise.
     """
 

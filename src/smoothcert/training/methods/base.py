@@ -72,9 +72,11 @@ class Method(ABC):
 
     Attributes:
         name: The name in ``METHODS`` and in recipes.
+        moves: Whether it moves inputs or noise by small amounts, which noise that replaces values does not allow.
     """
 
     name: ClassVar[str]
+    moves: ClassVar[bool] = False
 
     @final
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, noise: Noise, state: State) -> Tensor:
@@ -91,13 +93,27 @@ class Method(ABC):
             A scalar to differentiate.
 
         Raises:
-            UsageError: If inputs and labels differ in number, or soft labels are needed and missing.
+            UsageError: If inputs and labels differ in number, soft labels are needed and missing, or the noise does not
+                suit the method.
         """
+        self.check(noise)
         if len(x) != len(y):
             raise UsageError(f"a batch needs as many labels as inputs, got {len(x)} inputs and {len(y)} labels.")
         if self.needs_soft_labels and (state.soft_labels is None or len(state.soft_labels) != len(x)):
             raise UsageError(f"{self.name} needs a soft label for each input; give them as State(soft_labels=…).")
         return self.loss(model, x, y, noise, state)
+
+    def check(self, noise: Noise) -> None:
+        """Refuse a noise that does not suit the method.
+
+        Raises:
+            UsageError: If it does not.
+        """
+        if self.moves and not noise.additive:
+            raise UsageError(
+                f"{self.name} moves inputs along a gradient and adds noise to them, but {noise.name} noise replaces "
+                "values; use another noise, or the method gaussian."
+            )
 
     @abstractmethod
     def loss(self, model: nn.Module, x: Tensor, y: Tensor, noise: Noise, state: State) -> Tensor:

@@ -51,6 +51,7 @@ class CatRS(Method):
     worst: str = "max"
 
     name: ClassVar[str] = "catrs"
+    moves: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require(self.lam >= 0, f"lam must not be negative, got {self.lam}.")

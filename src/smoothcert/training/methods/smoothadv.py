@@ -34,6 +34,7 @@ class SmoothAdv(Method):
     attack: str = "pgd"
 
     name: ClassVar[str] = "smoothadv"
+    moves: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require(self.attack in ("pgd", "ddn"), f"attack must be pgd or ddn, got {self.attack!r}.")

@@ -37,6 +37,7 @@ class SmoothMix(Method):
     radius: float | None = None
 
     name: ClassVar[str] = "smoothmix"
+    moves: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require(self.eta >= 0, f"eta must not be negative, got {self.eta}.")
