@@ -17,7 +17,11 @@ MODULES = sorted(
 )
 PAGES = [
     Path(__file__).parents[1] / name
-    for name in ("README.md", "CONTRIBUTING.md", *(f"docs/{page}.md" for page in ("training", "ensembles", "variance")))
+    for name in (
+        "README.md",
+        "CONTRIBUTING.md",
+        *(f"docs/{page}.md" for page in ("training", "ensembles", "denoising", "noises", "variance")),
+    )
 ]
 
 

@@ -10,7 +10,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from smoothcert.models import MODELS, PRESETS, build, describe, load_checkpoint, load_model
+from smoothcert.models import MODELS, PRESETS, build, build_denoiser, describe, load_checkpoint, load_model
 from smoothcert.types import CheckpointError, UsageError
 
 
@@ -247,3 +247,9 @@ class TestRefused:
             archive.writestr("notes.txt", "no weights here")
         with pytest.raises(CheckpointError, match="damaged or no PyTorch checkpoint"):
             load_checkpoint(tmp_path / "m.pth")
+
+
+def test_a_denoiser_is_no_classifier(tmp_path):
+    file = written(tmp_path / "denoiser.pth.tar", None, build_denoiser("dncnn-small").state_dict())
+    with pytest.raises(UsageError, match="dncnn-small is a denoiser; load .* with load_denoiser"):
+        load_checkpoint(file, architecture="dncnn-small")

@@ -34,7 +34,7 @@ from torch import Tensor
 
 from smoothcert.models.info import CheckpointInfo
 from smoothcert.models.normalize import NormalizeSpec, normalization
-from smoothcert.models.registry import MODELS, find_model
+from smoothcert.models.registry import DENOISERS, MODELS, find_model
 from smoothcert.models.weights import skeleton
 from smoothcert.types import CheckpointError, UsageError
 
@@ -106,6 +106,9 @@ def interpret(
         if architecture:
             raise
         raise CheckpointError(f"{source}: {error}") from error
+
+    if model.name in DENOISERS:
+        raise UsageError(f"{model.name} is a denoiser; load {source} with load_denoiser, or give it as --denoiser.")
 
     known = skeleton(name, model.num_classes, model.input_shape[0]).state_dict()
     first = next(key for key, tensor in known.items() if tensor.ndim == 4)
