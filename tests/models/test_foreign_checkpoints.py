@@ -251,5 +251,5 @@ class TestRefused:
 
 def test_a_denoiser_is_no_classifier(tmp_path):
     file = written(tmp_path / "denoiser.pth.tar", None, build_denoiser("dncnn-small").state_dict())
-    with pytest.raises(UsageError, match="dncnn-small is a denoiser; load .* with load_denoiser"):
+    with pytest.raises(UsageError, match=r"dncnn-small is a denoiser; load .* with load_denoiser"):
         load_checkpoint(file, architecture="dncnn-small")
