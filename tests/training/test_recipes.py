@@ -222,7 +222,7 @@ def test_quick_recipes_are_cheaper_and_else_the_same(name: str) -> None:
     for key in ("dataset", "model", "normalize", "noise", "augment", "batch_size"):
         assert getattr(quick, key) == getattr(full, key)
     assert quick.method["name"] == full.method["name"]
-    assert quick.rate == (0.01 if quick.method["name"] == "macer" and "mnist" in name else 0.05)
+    assert quick.rate == 0.05
 
 
 @pytest.mark.parametrize("dataset", [*SMALL, "digits"])
