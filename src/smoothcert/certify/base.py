@@ -7,14 +7,11 @@ It never sees a model, so the same procedure runs on one input, in a pool of inp
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from smoothcert.noise import Noise
 from smoothcert.sampling import PREDICTION, Answer, Draw, Statistic, Steps, TopClass
@@ -153,20 +150,6 @@ def answer(steps: Steps[Answer], draw: Callable[[Draw], tuple[Votes, ...]]) -> A
             request = steps.send(draw(request))
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
-
-
-@contextmanager
-def evaluating(model: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """Evaluation mode for every submodule while the context lasts; afterwards each is as it was."""
-    modules = list(model.modules()) if isinstance(model, torch.nn.Module) else []
-    was_training = [m for m in modules if m.training]
-    for module in was_training:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in was_training:
-            module.training = True
 
 
 def require_count(name: str, value: int) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from smoothcert.certify.base import Procedure, Task, evaluating
+from smoothcert.certify.base import Procedure, Task
 from smoothcert.certify.cohen import Cohen
+from smoothcert.classifiers.modes import evaluating
 from smoothcert.noise import Noise
 from smoothcert.sampling import BLOCK, Answer, Classifier, Job, Pool, Steps
 from smoothcert.sampling.runtimes import RUNTIMES, Runtime, prepare, unprepared

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from smoothcert.classifiers.modes import evaluating
 from smoothcert.noise import Noise
 from smoothcert.sampling.copies import NoisyCopies
 from smoothcert.sampling.lanes import Classifier
@@ -79,7 +79,7 @@ def member_logits(
     x = x.to(_device(members))
     copies, rows = NoisyCopies(noise, x), x.new_empty((min(n, batch_size), *x.shape))
     parts: list[NDArray[np.float64]] = []
-    with _evaluating(members), torch.inference_mode():
+    with evaluating(*members), torch.inference_mode():
         clean = _all_logits(members, x[None])[:, 0]
         for low in range(0, n, batch_size):
             batch = rows[: min(batch_size, n - low)]
@@ -99,16 +99,3 @@ def _all_logits(members: Sequence[Classifier], batch: Tensor) -> NDArray[np.floa
 def _device(members: Sequence[Classifier]) -> torch.device:
     weights = (next(m.parameters(), None) for m in members if isinstance(m, torch.nn.Module))
     return next((weight.device for weight in weights if weight is not None), torch.device("cpu"))
-
-
-@contextmanager
-def _evaluating(members: Sequence[Classifier]) -> Iterator[None]:
-    """Evaluation mode for every submodule while the context lasts; afterwards each is as it was."""
-    modules = [part for m in members if isinstance(m, torch.nn.Module) for part in m.modules() if part.training]
-    for module in modules:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in modules:
-            module.training = True

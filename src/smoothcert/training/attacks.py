@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from smoothcert.classifiers.modes import evaluating
+
 Objective = Callable[[Tensor], Tensor]
 """Maps a batch of inputs to a loss for each, to be made large."""
 
@@ -17,18 +19,15 @@ Objective = Callable[[Tensor], Tensor]
 @contextmanager
 def frozen(model: nn.Module) -> Iterator[None]:
     """Evaluation mode and no gradients by the weights while the context lasts."""
-    training = [module for module in model.modules() if module.training]
     weights = [weight for weight in model.parameters() if weight.requires_grad]
-    model.eval()
     for weight in weights:
         weight.requires_grad_(False)
     try:
-        yield
+        with evaluating(model):
+            yield
     finally:
         for weight in weights:
             weight.requires_grad_(True)
-        for module in training:
-            module.training = True
 
 
 def smoothed_nll(model: nn.Module, noise: Tensor, y: Tensor) -> Objective:
