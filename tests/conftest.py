@@ -1,14 +1,17 @@
-"""Classifiers whose behaviour under noise is known exactly, shared by the tests."""
+"""Classifiers whose behaviour under noise is known exactly, and the command line, shared by the tests."""
 
 from __future__ import annotations
 
 import math
 import os
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
+
+from smoothcert import cli
 
 torch.set_num_threads(1)  # the models here are too small to share; tests of threading set their own number
 
@@ -66,3 +69,17 @@ def threes() -> Threes:
 @pytest.fixture
 def exact_logits() -> ExactLogits:
     return ExactLogits()
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Call the command line in this process; gives exit code, stdout and stderr."""
+
+    def call(*arguments) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["smoothcert", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        out, err = capsys.readouterr()
+        return int(end.value.code or 0), out, err
+
+    return call

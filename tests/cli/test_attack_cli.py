@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
 
 import numpy as np
 import pyarrow as pa
@@ -12,27 +11,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from smoothcert import Cohen, Gaussian, Smoothed, certify_dataset, cli, data, load_run, models
+from smoothcert import Cohen, Gaussian, Smoothed, certify_dataset, data, load_run, models
 from smoothcert.models import CheckpointInfo, save_checkpoint
 from smoothcert.store import write_run
 
 SIGMA = 0.25
 HASTE = ["--steps", 5, "--copies", 8, "--n", 200, "--runtime", "eager"]
 HEADINGS = ["radius", "empirical %", "certified %", "broken", "abstained", "inputs"]
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Call the command line in this process; gives exit code, stdout and stderr."""
-
-    def call(*arguments) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["smoothcert", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(end.value.code or 0), out, err
-
-    return call
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from smoothcert import cli, data, load_run, models
+from smoothcert import data, load_run, models
 from smoothcert.models import CheckpointInfo, save_checkpoint
 from smoothcert.report.adaptive import savings
 from smoothcert.store import read_log
@@ -34,20 +34,6 @@ COMMANDS = [
     "data list",
     "data fetch",
 ]
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Call the command line in this process; gives exit code, stdout and stderr."""
-
-    def call(*arguments) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["smoothcert", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(end.value.code or 0), out, err
-
-    return call
 
 
 @pytest.fixture(scope="module")

@@ -3,28 +3,13 @@
 from __future__ import annotations
 
 import re
-import sys
 
 import pytest
 import torch
 
-from smoothcert import Cohen, Consensus, Ensemble, Gaussian, Smoothed, cli, data, load_run, models
+from smoothcert import Cohen, Consensus, Ensemble, Gaussian, Smoothed, data, load_run, models
 from smoothcert.classifiers import Denoised
 from smoothcert.models import CheckpointInfo, save_checkpoint
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Call the command line in this process; gives exit code, stdout and stderr."""
-
-    def call(*arguments) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["smoothcert", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(end.value.code or 0), out, err
-
-    return call
 
 
 def save(folder, name, *, seed, sigma=0.25, classes=10):

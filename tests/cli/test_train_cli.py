@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import csv
-import sys
 
 import pytest
 import yaml
 
-from smoothcert import cli
 from smoothcert.models import load_checkpoint
 from smoothcert.training.recipes import load_recipe, recipe_to_yaml
 
 
-@pytest.fixture
-def run(monkeypatch, tmp_path, capsys):
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["smoothcert", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        captured = capsys.readouterr()
-        return end.value.code, captured.out, captured.err
-
+@pytest.fixture(autouse=True)
+def own_folder(monkeypatch, tmp_path):
+    """Trainings go to folders under the current one."""
     monkeypatch.chdir(tmp_path)
-    return call
 
 
 SHORT = ("--set", "epochs=2", "--set", "votes=20", "--set", "holdout=50")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pytest
 import torch
 
-from smoothcert import Cohen, Smoothed, certify_dataset, cli, data, load_run, models
+from smoothcert import Cohen, Smoothed, certify_dataset, data, load_run, models
 from smoothcert.models import CheckpointInfo, load_checkpoint, save_checkpoint
 from smoothcert.noise import Discrete, Gaussian, Uniform
 from smoothcert.report.load import run_outcomes, sampling_limit
@@ -23,20 +21,6 @@ RECIPES = {
     "digits-uniform-0.50-quick": Uniform(0.5),
     "digits-discrete-0.80-quick": Discrete(0.8, 16),
 }
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Call the command line in this process; gives exit code, stdout and stderr."""
-
-    def call(*arguments) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["smoothcert", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(end.value.code or 0), out, err
-
-    return call
 
 
 @pytest.fixture(scope="module")
