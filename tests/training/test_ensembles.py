@@ -82,7 +82,7 @@ def test_a_useless_member_gets_no_weight():
         ([], X, Y, "at least one member"),
         ([threshold(0.5)], X[:0], Y[:0], "at least one member and one input"),
         ([threshold(0.5)], X, Y[:5], "a label for each input"),
-        ([threshold(0.5), lambda x: torch.zeros(len(x), 3)], X, Y, "same classes, but give 2, 3"),
+        ([threshold(0.5), lambda x: torch.zeros(len(x), 3)], X, Y, r"of the same classes, got \[\(1, 2\), \(1, 3\)\]"),
         ([lambda x: torch.full((len(x), 2), torch.nan)], X, Y, "finite logits"),
     ],
 )

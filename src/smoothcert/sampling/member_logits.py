@@ -40,6 +40,7 @@ def member_logits(
     seed: int = 0,
     index: int = 0,
     start: int = 0,
+    stage: int = MODELLING,
     batch_size: int = 500,
 ) -> MemberLogits:
     """Draw the logits of all members on one input and on n noisy copies of it.
@@ -54,6 +55,7 @@ def member_logits(
         seed: The seed of the noise.
         index: The input's number in its dataset; inputs with other numbers get other noise.
         start: The number of the first copy; ``start=n`` gives fresh copies after the first n.
+        stage: The stage of the noise; the default one is drawn from by no certificate.
         batch_size: Copies per forward pass.
 
     Returns:
@@ -83,7 +85,7 @@ def member_logits(
         clean = _all_logits(members, x[None])[:, 0]
         for low in range(0, n, batch_size):
             batch = rows[: min(batch_size, n - low)]
-            copies.fill(batch, x, seed=seed, index=index, stage=MODELLING, start=start + low)
+            copies.fill(batch, x, seed=seed, index=index, stage=stage, start=start + low)
             parts.append(_all_logits(members, batch))
     return MemberLogits(clean, np.concatenate(parts, axis=1))
 

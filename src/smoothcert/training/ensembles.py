@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 from scipy import optimize, special
-from torch import Tensor, nn
+from torch import Tensor
 
 from smoothcert.noise import Noise
-from smoothcert.sampling.copies import NoisyCopies
+from smoothcert.sampling.member_logits import member_logits
 from smoothcert.sampling.seeds import BLOCK, HOLDOUT
-from smoothcert.training.attacks import frozen
 from smoothcert.types import UsageError
-
-_BATCH = 500
 
 
 @dataclass(frozen=True)
@@ -64,15 +59,16 @@ def rank_members(
         UsageError: If there is nothing to judge by, or members disagree on the number of classes.
 
     Example:
+        >>> import torch
         >>> from smoothcert import Gaussian
         >>> x = torch.rand(50, 3)
         >>> guesses = lambda x: x.flip(1)
-        >>> [best, worst] = rank_members([guesses, nn.Identity()], x, x.argmax(1), Gaussian(0.1))
+        >>> [best, worst] = rank_members([guesses, torch.nn.Identity()], x, x.argmax(1), Gaussian(0.1))
         >>> best.position
         1
     """
     right = np.zeros(len(members), np.int64)
-    for logits, labels in _member_logits(members, x, y, noise, copies, seed, progress):
+    for logits, labels in _logits_and_labels(members, x, y, noise, copies, seed, progress):
         right += (logits.argmax(axis=2) == labels).sum(axis=1)
     accuracy = right / (len(x) * copies)
     order = np.argsort(-accuracy, kind="stable")
@@ -109,7 +105,7 @@ def fit_weights(
     Raises:
         UsageError: If there is nothing to judge by, or members disagree on the number of classes.
     """
-    parts = list(_member_logits(members, x, y, noise, copies, seed, progress))
+    parts = list(_logits_and_labels(members, x, y, noise, copies, seed, progress))
     logits = np.concatenate([part for part, _ in parts], axis=1)
     labels = np.concatenate([part for _, part in parts])
     valid = np.isfinite(logits).all(axis=(0, 2))
@@ -140,7 +136,7 @@ def fit_weights(
     return tuple((weights / weights.sum()).tolist())
 
 
-def _member_logits(
+def _logits_and_labels(
     members: Sequence[Callable[[Tensor], Tensor]],
     x: Tensor,
     y: Tensor,
@@ -149,30 +145,12 @@ def _member_logits(
     seed: int,
     progress: bool,
 ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.int64]]]:
-    """The logits (member, copy, class) of all members on noisy copies, and the labels, a few inputs at a time."""
+    """The logits (member, copy, class) of all members on noisy copies, and the labels, an input at a time."""
     if not members or not len(x):
         raise UsageError("judging members takes at least one member and one input.")
     if len(x) != len(y) or copies < 1:
         raise UsageError(f"judging members takes a label for each input and at least one copy, got {len(y)}, {copies}.")
-    noise.check(x)
-    maker = NoisyCopies(noise, x[0])
-    step = max(_BATCH // copies, 1)
-    with ExitStack() as contexts:
-        for member in members:
-            if isinstance(member, nn.Module):
-                contexts.enter_context(frozen(member))
-        starts = range(0, len(x), step)
-        for first in track(starts, "judge members", console=Console(stderr=True), disable=not progress):
-            inputs = x[first : first + step]
-            batch = inputs.new_empty((len(inputs), copies, *x.shape[1:]))
-            for row, image in enumerate(inputs):
-                maker.fill(batch[row], image, seed=seed, index=first + row, stage=HOLDOUT, start=0)
-            with torch.inference_mode():
-                given = [member(batch.flatten(0, 1)).double().cpu().numpy() for member in members]
-            classes = [logits.shape[1] for logits in given]
-            if len(set(classes)) > 1:
-                raise UsageError(
-                    f"the members must have the same classes, but give {', '.join(map(str, classes))} logits."
-                )
-            labels = y[first : first + step].repeat_interleave(copies).cpu().numpy()
-            yield np.stack(given), labels
+    rows = list(enumerate(zip(x, y.tolist(), strict=True)))
+    for index, (image, label) in track(rows, "judge members", console=Console(stderr=True), disable=not progress):
+        drawn = member_logits(members, image, noise, n=copies, seed=seed, index=index, stage=HOLDOUT)
+        yield drawn.noisy, np.full(copies, label)
