@@ -93,16 +93,12 @@ class PoolUse:
         rows: Noisy copies in them.
         asked: Those a procedure waited for; the others were drawn ahead.
         capacity: Noisy copies they could have held.
-        deferred: Noisy copies that the first members of a consensus left undecided.
-        late_batches: Batches run to decide those.
     """
 
     batches: int = 0
     rows: int = 0
     asked: int = 0
     capacity: int = 0
-    deferred: int = 0
-    late_batches: int = 0
 
     @property
     def occupancy(self) -> float:
@@ -234,7 +230,6 @@ class Pool:
             if segments:
                 return partial(Lane.compute, segments=segments)
         if backlog.rows:
-            self.use.late_batches += 1
             return partial(Lane.decide, pieces=backlog.take(self.batch_size))
         return None
 
@@ -283,7 +278,6 @@ class Pool:
     ) -> None:
         """Hand the values of a finished stretch to their streams, and go on with every request that is complete."""
         rows = result.segments[-1].high
-        self.use.deferred += len(result.deferred)
         for segment in result.segments:
             stream = segment.owner
             low, high = np.searchsorted(result.deferred, [segment.low, segment.high])
