@@ -20,7 +20,10 @@ PAGES = [
     for name in (
         "README.md",
         "CONTRIBUTING.md",
-        *(f"docs/{page}.md" for page in ("training", "ensembles", "denoising", "noises", "variance")),
+        *(
+            f"docs/{page}.md"
+            for page in ("training", "ensembles", "denoising", "noises", "variance", "aces", "per-input", "router")
+        ),
     )
 ]
 

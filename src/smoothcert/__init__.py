@@ -9,7 +9,7 @@ Example:
 """
 
 from smoothcert import data, models
-from smoothcert.certify import Anytime, Cohen, Procedure, Smoothed, Staged
+from smoothcert.certify import Aces, Anytime, Cohen, Memory, PerInput, Procedure, Router, Smoothed, Staged
 from smoothcert.classifiers import Consensus, Denoised, Ensemble
 from smoothcert.models import load_model
 from smoothcert.noise import Discrete, Gaussian, Noise, Uniform
@@ -20,6 +20,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ABSTAIN",
+    "Aces",
     "Anytime",
     "Certificate",
     "Cohen",
@@ -29,10 +30,13 @@ __all__ = [
     "Ensemble",
     "Gaussian",
     "Guarantee",
+    "Memory",
     "Noise",
     "Norm",
+    "PerInput",
     "Prediction",
     "Procedure",
+    "Router",
     "Run",
     "SmoothcertError",
     "Smoothed",

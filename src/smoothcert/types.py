@@ -64,6 +64,34 @@ class Votes:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Routing:
+    """How a selector chose who answers for an input, and how far that choice holds.
+
+    Attributes:
+        choice: The expert that the smoothed selector certifiably chooses (for ACES: 1 the certifier, 0 the core), or
+            ``ABSTAIN``.
+        radius: How far; 0 when abstaining.
+        p_lower: The lower bound on the probability of the guessed choice.
+        n: The number of estimation samples.
+        counts: Votes per expert among them; for ACES, copies per threshold (see ``sampling.Entropy``).
+        n0: The number of selection samples.
+        selection: The same counts among the selection samples.
+        core: The class that a core without a certificate gives the input, if one was asked.
+        shared: Whether the samples are those of the certificate itself.
+    """
+
+    choice: int
+    radius: float
+    p_lower: float
+    n: int
+    counts: tuple[int, ...]
+    n0: int
+    selection: tuple[int, ...]
+    core: int | None = None
+    shared: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Certificate:
     """A proved statement: within ``radius`` of the input the smoothed classifier answers ``label``.
 
@@ -89,6 +117,7 @@ class Certificate:
         outcome: What was found out about the target radius; with several targets, about the largest.
         decisions: The outcome at every target radius.
         stages: The votes of each stage, where a procedure draws several and the bound is about one of them.
+        routing: How it was chosen who answers, where that was certified too.
     """
 
     label: int
@@ -109,6 +138,7 @@ class Certificate:
     checkpoints: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     decisions: Mapping[float, Outcome] = field(default_factory=dict)
     stages: tuple[Votes, ...] = ()
+    routing: Routing | None = None
 
     @property
     def abstained(self) -> bool:
@@ -117,7 +147,8 @@ class Certificate:
     @property
     def samples(self) -> int:
         """All samples drawn, selection included."""
-        return self.n0 + self.n
+        own = self.n0 + self.n
+        return own if self.routing is None or self.routing.shared else own + self.routing.n0 + self.routing.n
 
     def __str__(self) -> str:
         if self.abstained:

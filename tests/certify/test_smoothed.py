@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from smoothcert import ABSTAIN, Anytime, Certificate, Cohen, Gaussian, Guarantee, Norm, Smoothed, Staged
-from smoothcert.certify import PROCEDURES, Task, answer
+from smoothcert.certify import PROCEDURES, Aces, Task, answer
 from smoothcert.stats import lower_bound
 from smoothcert.types import Outcome, UsageError, Votes
 
@@ -196,10 +196,20 @@ def test_refuses_seeds_out_of_range(half_space):
 @pytest.mark.parametrize("name", PROCEDURES)
 def test_every_procedure_keeps_its_contract(name):
     """Runs on recorded votes, without a model; abstains on even votes, certifies unanimous ones."""
-    procedure = {"cohen": Cohen(n=1000), "staged": Staged(radius=0.1), "anytime": Anytime(radius=0.1)}[name]
+    procedures = {"cohen": Cohen(n=1000), "staged": Staged(radius=0.1), "anytime": Anytime(radius=0.1), "aces": Aces()}
+    procedure = procedures[name]
     task = Task(Gaussian(0.5), 2, 4, seed=0, index=0)
-    even = lambda request: (Votes(request.n, (request.n // 2, request.n // 2)),)  # noqa: E731
-    sure = lambda request: (Votes(request.n, (0, request.n)),)  # noqa: E731
+
+    def even(request):
+        halves = (request.n // 2, request.n // 2)
+        return (Votes(request.n, halves), Votes(request.n, (halves[0], *[0] * 99, halves[1])))[
+            : len(procedure.statistics)
+        ]
+
+    def sure(request):
+        scores = Votes(request.n, (request.n, *[0] * 100))
+        return (Votes(request.n, (0, request.n)), scores)[: len(procedure.statistics)]
+
     assert answer(procedure.certify(task), even).label == ABSTAIN
     assert answer(procedure.predict(task), even).label == ABSTAIN
     certificate = answer(procedure.certify(task), sure)

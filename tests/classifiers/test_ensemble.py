@@ -168,7 +168,7 @@ def test_consensus_is_the_rule_applied_to_all_members(first, weights):
 
 
 def test_runs_tell_ensembles_apart_by_all_that_decides_a_vote():
-    from smoothcert.store.certification import model_fingerprint
+    from smoothcert.classifiers.fingerprint import model_fingerprint
 
     torch.manual_seed(0)
     members = [nn.Linear(2, 3) for _ in range(3)]

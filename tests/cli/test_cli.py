@@ -22,6 +22,8 @@ COMMANDS = [
     "certify",
     "predict",
     "ensemble",
+    "aces",
+    "selection",
     "train",
     "attack",
     "recipes list",

@@ -11,7 +11,7 @@ from torch import nn
 
 from smoothcert import Anytime, Cohen, Gaussian, Smoothed, Staged
 from smoothcert.classifiers import Consensus
-from smoothcert.sampling import ESTIMATION, Cascade, Draw, Job, Pool, TopClass
+from smoothcert.sampling import ESTIMATION, Cascade, Draw, Job, Pool, Source, TopClass
 from smoothcert.types import UsageError
 
 INPUTS = torch.rand(12, 6, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
@@ -98,7 +98,7 @@ def test_neither_batches_nor_workers_change_votes(workers, batch_size):
         return (yield Draw(ESTIMATION, n))
 
     def run(workers, batch_size):
-        pool = Pool(model.head, Gaussian(0.4), 4, (TopClass(),), 1, batch_size, workers, cascade=cascade)
+        pool = Pool([Source(model.head, Gaussian(0.4), 4, (TopClass(),), batch_size, cascade)], 1, workers)
         jobs = [Job(i, x, steps(100 + 50 * i)) for i, x in enumerate(INPUTS)]
         return {job.index: (answer, job.deferred, job.drawn) for job, answer in pool.run(jobs)}, pool.use
 
@@ -132,9 +132,9 @@ def test_share_of_consensus_is_that_of_the_first_members():
 
     for index, (job, _) in consensus.items():
         rows = torch.empty(1000, 6, dtype=torch.float64)
-        maker = NoisyCopies(Gaussian(0.4), INPUTS[index])
-        maker.fill(rows[:100], INPUTS[index], seed=3, index=index, stage=SELECTION, start=0)
-        maker.fill(rows[100:], INPUTS[index], seed=3, index=index, stage=ESTIMATION, start=0)
+        maker = NoisyCopies(INPUTS[index])
+        maker.fill(rows[:100], INPUTS[index], Gaussian(0.4), seed=3, index=index, stage=SELECTION, start=0)
+        maker.fill(rows[100:], INPUTS[index], Gaussian(0.4), seed=3, index=index, stage=ESTIMATION, start=0)
         with torch.no_grad():
             chosen = torch.stack([member(rows).argmax(1) for member in five[:3]])
         assert job.deferred == int((chosen != chosen[:1]).any(0).sum())

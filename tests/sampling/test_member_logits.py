@@ -52,10 +52,10 @@ def test_copies_depend_on_seed_index_and_number_only():
 def test_no_certificate_draws_these_copies():
     found = torch.as_tensor(member_logits([identity], X, NOISE, n=20).noisy[0], dtype=torch.float32)
     rows = torch.empty(20, 3, 4)
-    NoisyCopies(NOISE, X).fill(rows, X, seed=0, index=0, stage=MODELLING, start=0)
+    NoisyCopies(X).fill(rows, X, NOISE, seed=0, index=0, stage=MODELLING, start=0)
     assert torch.equal(rows.flatten(1), found)
     for stage in (SELECTION, ESTIMATION, ESTIMATION + 1, PREDICTION):
-        NoisyCopies(NOISE, X).fill(rows, X, seed=0, index=0, stage=stage, start=0)
+        NoisyCopies(X).fill(rows, X, NOISE, seed=0, index=0, stage=stage, start=0)
         assert not torch.any(rows.flatten(1) == found)
 
 

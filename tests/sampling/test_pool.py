@@ -8,7 +8,7 @@ import torch
 
 from smoothcert.models import build
 from smoothcert.noise import Gaussian
-from smoothcert.sampling import BLOCK, ESTIMATION, SELECTION, Draw, Job, Pool, TopClass
+from smoothcert.sampling import BLOCK, ESTIMATION, SELECTION, Draw, Job, Pool, Source, TopClass
 from smoothcert.sampling.copies import NoisyCopies
 from smoothcert.sampling.seeds import block_seed
 from smoothcert.types import UsageError
@@ -18,11 +18,11 @@ X = torch.linspace(0, 1, 3 * 8 * 8).reshape(3, 8, 8)
 
 
 def copies(batch_size: int, n: int, *, seed=3, index=5, stage=ESTIMATION, start=0) -> torch.Tensor:
-    maker = NoisyCopies(Gaussian(0.5), X)
+    maker = NoisyCopies(X)
     batches = []
     for done in range(0, n, batch_size):
         rows = torch.empty(min(batch_size, n - done), *X.shape)
-        maker.fill(rows, X, seed=seed, index=index, stage=stage, start=start + done)
+        maker.fill(rows, X, Gaussian(0.5), seed=seed, index=index, stage=stage, start=start + done)
         batches.append(rows)
     return torch.cat(batches)
 
@@ -31,7 +31,7 @@ def votes(model, x, n, *, batch_size, statistics=TOP, classes=10, seed=1, worker
     def steps():
         return (yield Draw(ESTIMATION, n))
 
-    pool = Pool(model, Gaussian(0.5), classes, statistics, seed, batch_size, workers)
+    pool = Pool([Source(model, Gaussian(0.5), classes, statistics, batch_size)], seed, workers)
     ((_, answer),) = pool.run([Job(2, x, steps())])
     return answer
 
@@ -156,7 +156,7 @@ def test_company_in_the_batch_changes_nothing(exact_logits):
     make = lambda index: Job(index, torch.roll(X, index, dims=2), steps(plans[index]))  # noqa: E731
 
     def run(jobs, batch_size, workers):
-        pool = Pool(exact_logits, Gaussian(0.5), 8, TOP, 1, batch_size, workers)
+        pool = Pool([Source(exact_logits, Gaussian(0.5), 8, TOP, batch_size)], 1, workers)
         return {job.index: answer for job, answer in pool.run(jobs)}, pool.use
 
     alone = {index: run([make(index)], 64, 1)[0][index] for index in plans}
@@ -177,7 +177,7 @@ def test_an_error_in_finding_the_next_input_comes_after_the_answers_before_it(ex
     def iter_steps():
         return (yield Draw(ESTIMATION, 10))
 
-    answers = Pool(exact_logits, Gaussian(0.5), 8, TOP, 1, 64).run(jobs())
+    answers = Pool([Source(exact_logits, Gaussian(0.5), 8, TOP, 64)], 1).run(jobs())
     assert [next(answers)[0].index for _ in range(3)] == [0, 1, 2]
     with pytest.raises(ValueError, match="no such file"):
         next(answers)
@@ -188,7 +188,7 @@ def test_inputs_of_several_sizes(exact_logits):
         return (yield Draw(ESTIMATION, 30))
 
     jobs = [Job(i, X[:, : 4 + i % 2], steps()) for i in range(6)]
-    answers = dict(Pool(exact_logits, Gaussian(0.5), 8, TOP, 1, 64).run(jobs))
+    answers = dict(Pool([Source(exact_logits, Gaussian(0.5), 8, TOP, 64)], 1).run(jobs))
     assert len(answers) == 6
 
 

@@ -55,9 +55,9 @@ def test_weights_minimise_the_cross_entropy():
     from smoothcert.sampling.copies import NoisyCopies
     from smoothcert.sampling.seeds import HOLDOUT
 
-    maker, batch = NoisyCopies(noise, X[0]), torch.empty(300, 20, 2, dtype=torch.float64)
+    maker, batch = NoisyCopies(X[0]), torch.empty(300, 20, 2, dtype=torch.float64)
     for row, x in enumerate(X):
-        maker.fill(batch[row], x, seed=3, index=row, stage=HOLDOUT, start=0)
+        maker.fill(batch[row], x, noise, seed=3, index=row, stage=HOLDOUT, start=0)
     logits = torch.stack([member(batch.flatten(0, 1)) for member in members])
     labels = y.repeat_interleave(20)
 

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+from smoothcert.certify.aces import Aces
 from smoothcert.certify.anytime import Anytime
 from smoothcert.certify.base import Procedure, Task, answer
 from smoothcert.certify.cohen import Cohen
+from smoothcert.certify.memory import Memory
+from smoothcert.certify.per_input import PerInput
+from smoothcert.certify.router import Router
 from smoothcert.certify.smoothed import Smoothed
 from smoothcert.certify.staged import Staged
 
-PROCEDURES: dict[str, type[Procedure]] = {Cohen.name: Cohen, Staged.name: Staged, Anytime.name: Anytime}
+PROCEDURES: dict[str, type[Procedure]] = {procedure.name: procedure for procedure in (Cohen, Staged, Anytime, Aces)}
 """Every procedure by name; a new one is one file and one entry here."""
 
-__all__ = ["PROCEDURES", "Anytime", "Cohen", "Procedure", "Smoothed", "Staged", "Task", "answer"]
+__all__ = [
+    "PROCEDURES",
+    "Aces",
+    "Anytime",
+    "Cohen",
+    "Memory",
+    "PerInput",
+    "Procedure",
+    "Router",
+    "Smoothed",
+    "Staged",
+    "Task",
+    "answer",
+]

@@ -12,9 +12,10 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 import numpy as np
+from torch import Tensor
 
 from smoothcert.noise import Noise
-from smoothcert.sampling import PREDICTION, Answer, Draw, Statistic, Steps, TopClass
+from smoothcert.sampling import PREDICTION, Answer, Classifier, Draw, Statistic, Steps, TopClass
 from smoothcert.stats import top_class_p_value
 from smoothcert.stats.binomial import MAX_SAMPLES
 from smoothcert.types import ABSTAIN, Certificate, Guarantee, Norm, Outcome, Prediction, UsageError, Votes
@@ -33,6 +34,7 @@ class Task:
         dimension: The number of coordinates of the input.
         seed: The seed of the run.
         index: The input's index.
+        x: The input itself, for a procedure that asks a classifier about it without noise.
     """
 
     noise: Noise
@@ -40,6 +42,7 @@ class Task:
     dimension: int
     seed: int
     index: int
+    x: Tensor | None = None
 
     def certificate(
         self,
@@ -108,13 +111,27 @@ class Procedure(ABC):
 
     Attributes:
         name: The name in the registry, on the command line and in run files.
-        statistics: What must be tallied; each draw is answered with one :class:`Votes` per entry.
         decides_early: Whether clear inputs take fewer samples than others.
+        alpha: Probability of a wrong statement.
     """
 
     name: ClassVar[str]
-    statistics: ClassVar[tuple[Statistic, ...]] = (TopClass(),)
     decides_early: ClassVar[bool] = True
+
+    alpha: float
+
+    @property
+    def statistics(self) -> tuple[Statistic, ...]:
+        """What must be tallied; each draw is answered with one :class:`Votes` per entry."""
+        return (TopClass(),)
+
+    @property
+    def others(self) -> tuple[tuple[Classifier, tuple[Statistic, ...]], ...]:
+        """Classifiers asked besides the smoothed one, under the same noise, and what is tallied of each.
+
+        A draw from the first has ``source=1``, and so on.
+        """
+        return ()
 
     @property
     @abstractmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -14,7 +14,7 @@ from smoothcert.certify.base import Procedure, Task
 from smoothcert.certify.cohen import Cohen
 from smoothcert.classifiers.modes import evaluating
 from smoothcert.noise import Noise
-from smoothcert.sampling import BLOCK, Answer, Classifier, Job, Pool, Steps
+from smoothcert.sampling import BLOCK, Answer, Classifier, Job, Pool, Source, Statistic, Steps
 from smoothcert.sampling.runtimes import RUNTIMES, Runtime, prepare, unprepared
 from smoothcert.types import Certificate, Prediction, UsageError, unknown_name
 
@@ -75,6 +75,7 @@ class Smoothed:
         self.precision = precision
         self._probed: tuple[torch.Size, torch.dtype] | None = None
         self._prepared: tuple[object, int, Runtime] | None = None
+        self._beside: dict[int, Smoothed] = {}
 
     @property
     def device(self) -> torch.device:
@@ -193,7 +194,9 @@ class Smoothed:
                 self.num_classes = self._probe(tensor)
             self._probed = (tensor.shape, tensor.dtype)
         if procedure is not None:
-            steps = procedure.certify(Task(self.noise, self.num_classes, tensor.numel(), seed=0, index=0))
+            for other in self._others(procedure):
+                other.check(tensor)
+            steps = self.begin(procedure, procedure.certify, self._task(0, tensor, self.noise, seed=0))
             next(steps)  # a procedure checks its settings before it asks for votes
             steps.close()
         return tensor
@@ -226,16 +229,32 @@ class Smoothed:
         def jobs() -> Iterator[Job[Answer]]:
             for index, x in inputs:
                 try:
-                    yield self._job(index, x, steps, seed)
+                    yield self._job(index, x, procedure, steps, seed)
                 except UsageError as error:
                     raise UsageError(f"input {index}: {error}") from error
 
         return self._answers(jobs(), procedure, seed, count)
 
+    def extra_config(self) -> dict[str, Any]:
+        """What decides the answers of a subclass besides model, noise and procedure, as plain values for run files."""
+        return {}
+
+    def noise_for(self, index: int, x: Tensor, seed: int) -> Noise:
+        """The noise of one input; the same for all unless a subclass chooses."""
+        return self.noise
+
+    def begin(self, procedure: Procedure, steps: Callable[[Task], Steps[Answer]], task: Task) -> Steps[Answer]:
+        """Set a procedure to work on one input; subclasses may put something around it."""
+        return steps(task)
+
+    def finish(self, job: Job[Answer], answer: Answer) -> Answer:
+        """The answer as it is given out; subclasses may change it."""
+        return answer
+
     def _one(
         self, x: Any, procedure: Procedure, steps: Callable[[Task], Steps[Answer]], seed: int, index: int
     ) -> Answer:
-        ((_, answer),) = self._answers(iter([self._job(index, x, steps, seed)]), procedure, seed)
+        ((_, answer),) = self._answers(iter([self._job(index, x, procedure, steps, seed)]), procedure, seed)
         return answer
 
     def _answers(
@@ -244,30 +263,57 @@ class Smoothed:
         first = next(jobs, None)
         if first is None:
             return
-        assert self.num_classes is not None
         first.begin()
-        runtime = self.prepare(first.x, samples=(count or 1) * procedure.expected_samples)
+        sources = self._sources(first.x, procedure, (count or 1) * procedure.expected_samples)
         pool = Pool(
-            runtime.run,
-            self.noise,
-            num_classes=self.num_classes,
-            statistics=procedure.statistics,
-            seed=seed,
-            batch_size=runtime.batch_size,
-            workers=runtime.workers,
-            threads=runtime.threads,
-            cascade=runtime.cascade,
+            [source for source, _ in sources],
+            seed,
+            workers=min(runtime.workers for _, runtime in sources),
+            threads=sources[0][1].threads,
         )
-        with evaluating(self.model):
-            yield from pool.run(chain([first], jobs))
+        with evaluating(self.model, *(other.model for other in self._others(procedure))):
+            for job, answer in pool.run(chain([first], jobs)):
+                yield job, self.finish(job, answer)
 
-    def _job(self, index: int, x: Any, steps: Callable[[Task], Steps[Answer]], seed: int) -> Job[Answer]:
+    def _sources(self, x: Tensor, procedure: Procedure, samples: int) -> list[tuple[Source, Runtime]]:
+        """The classifiers that a procedure may ask, made ready to run: this one first."""
+        statistics = [procedure.statistics, *(counted for _, counted in procedure.others)]
+        return [
+            asked._source(x, counted, samples)
+            for asked, counted in zip([self, *self._others(procedure)], statistics, strict=True)
+        ]
+
+    def _source(self, x: Tensor, statistics: Sequence[Statistic], samples: int) -> tuple[Source, Runtime]:
+        self.check(x)
+        assert self.num_classes is not None
+        runtime = self.prepare(x, samples=samples)
+        source = Source(runtime.run, self.noise, self.num_classes, statistics, runtime.batch_size, runtime.cascade)
+        return source, runtime
+
+    def _others(self, procedure: Procedure) -> list[Smoothed]:
+        """The classifiers that a procedure asks besides this one, under the same noise."""
+        runtime = "auto" if isinstance(self.runtime, Runtime) else self.runtime
+        for model, _ in procedure.others:
+            if id(model) not in self._beside:
+                self._beside[id(model)] = Smoothed(
+                    model, self.noise, runtime=runtime, input_range=self.input_range, batch_size=self.batch_size
+                )
+        return [self._beside[id(model)] for model, _ in procedure.others]
+
+    def _job(
+        self, index: int, x: Any, procedure: Procedure, steps: Callable[[Task], Steps[Answer]], seed: int
+    ) -> Job[Answer]:
         for name, value in (("seed", seed), ("index", index)):
             if not 0 <= value < 2**63:
                 raise UsageError(f"{name} must be between 0 and 2**63 - 1, got {value}.")
         tensor = self.check(x)
+        noise = self.noise_for(index, tensor, seed)
+        task = self._task(index, tensor, noise, seed)
+        return Job(index, tensor, self.begin(procedure, steps, task), None if noise is self.noise else noise)
+
+    def _task(self, index: int, x: Tensor, noise: Noise, seed: int) -> Task:
         assert self.num_classes is not None
-        return Job(index, tensor, steps(Task(self.noise, self.num_classes, tensor.numel(), seed, index)))
+        return Task(noise, self.num_classes, x.numel(), seed, index, x)
 
     def _probe(self, x: Tensor) -> int:
         """The number of classes the model really gives, from forward passes over two and three clean copies."""

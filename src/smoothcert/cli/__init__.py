@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import smoothcert
-from smoothcert.cli import attack, certify, data, demo, ensemble, plan, results, train
+from smoothcert.cli import aces, attack, certify, data, demo, ensemble, plan, results, selection, train
 from smoothcert.types import SmoothcertError
 
 app = typer.Typer(
@@ -25,6 +25,8 @@ app.command("train")(train.train)
 app.command("certify")(certify.certify)
 app.command("predict")(certify.predict)
 app.command("ensemble")(ensemble.ensemble)
+app.command("aces")(aces.aces)
+app.command("selection")(selection.selection)
 app.command("attack")(attack.attack)
 app.command("table")(results.table)
 app.command("plot")(results.plot)

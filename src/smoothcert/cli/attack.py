@@ -19,13 +19,14 @@ from rich.progress import track
 from smoothcert import data
 from smoothcert.attack import AttackOutcome, AttackResult, AttackSettings, attack_dataset
 from smoothcert.certify import Cohen, Smoothed
+from smoothcert.classifiers.fingerprint import model_fingerprint
 from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, Seed, load_smoothed
 from smoothcert.cli.options import grouped
 from smoothcert.files import replacing
 from smoothcert.noise import Gaussian
 from smoothcert.report.metrics import parse_radii
 from smoothcert.store import Run, load_run
-from smoothcert.store.certification import data_fingerprint, model_fingerprint, select
+from smoothcert.store.certification import data_fingerprint, select
 from smoothcert.types import Norm, SmoothcertError, UsageError, radius_text, unknown_name
 
 _HEADINGS = ("radius", "empirical %", "certified %", "broken", "abstained", "inputs")

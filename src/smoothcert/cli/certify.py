@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.progress import track
+from torch import nn
 
 from smoothcert import data
-from smoothcert.certify import Cohen, Smoothed
-from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, InputOptions, Seed, load_smoothed
+from smoothcert.certify import Aces, Cohen, Smoothed
+from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, InputOptions, Seed, SigmaOptions, load_smoothed
 from smoothcert.cli.options import grouped
 from smoothcert.cli.procedures import NoiseOptions, ProcedureOptions
 from smoothcert.cli.results import show_savings, show_table
@@ -27,6 +28,7 @@ def certify(
     how: ProcedureOptions,
     inputs: InputOptions,
     classifier: ClassifierOptions,
+    each: SigmaOptions,
     seed: Seed = 0,
     run: Annotated[
         Path | None, typer.Option("--run", help="Run folder; by default one under runs/ named after what is certified.")
@@ -36,7 +38,8 @@ def certify(
 
     Stop it at any time; the same command continues. `cohen` finds the largest radius with a fixed number of samples;
     `anytime` and `staged` decide whether given radii hold, usually with a hundredth of them. Several models vote as
-    one; with `--consensus K` the later ones are asked only where the first K disagree.
+    one; with `--consensus K` the later ones are asked only where the first K disagree. `aces` gives inputs on which the
+    model is uncertain to an accurate core without a guarantee; `smoothcert aces` then shows every threshold.
 
     **Examples**
 
@@ -49,10 +52,19 @@ def certify(
         smoothcert certify models/mnist-uniform-1.00-quick --data mnist --norm linf
 
         smoothcert certify a.safetensors b.safetensors c.safetensors --data mnist --consensus 2
+
+        smoothcert certify lenet.safetensors --data mnist --procedure aces --core clean.safetensors --theta 0.3
+
+        smoothcert certify lenet.safetensors --data mnist --sigma-steps 100 --memory balls.safetensors
     """
     chosen, procedure = noise.build(), how.build()
-    smoothed, dataset, source = load_smoothed(classifier, about, chosen)
-    folder = run or Path("runs") / _run_name(classifier.name, dataset, smoothed, how.norm)
+    smoothed, dataset, source = load_smoothed(classifier, about, chosen, each.make)
+    if isinstance(procedure, Aces):
+        for model in (procedure.core, procedure.selector):
+            if isinstance(model, nn.Module):
+                model.to(smoothed.device)
+    special = [*(["aces"] if isinstance(procedure, Aces) else []), *(["chosen-sigma"] if each.chosen else [])]
+    folder = run or Path("runs") / "-".join([_run_name(classifier.name, dataset, smoothed, how.norm), *special])
     finished = certify_dataset(
         smoothed,
         dataset,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,9 +12,10 @@ import typer
 from torch import nn
 
 from smoothcert import data, models
-from smoothcert.certify import Smoothed
+from smoothcert.certify import Memory, PerInput, Smoothed
 from smoothcert.classifiers import VOTES, Consensus, Denoised, Ensemble
 from smoothcert.noise import Gaussian, Noise, noise_from_config
+from smoothcert.sampling.sigma import GridSigma, OptimizeSigma, SigmaSolver
 from smoothcert.types import CheckpointError, UsageError
 
 
@@ -128,8 +129,61 @@ def load_members(options: ClassifierOptions, dataset: data.Dataset) -> tuple[lis
     return checkpoints, [member.to(device) for member in members]
 
 
+@dataclass(kw_only=True)
+class SigmaOptions:
+    """How the noise of an input is chosen, if it is."""
+
+    sigma_steps: Annotated[
+        int | None,
+        typer.Option(help="Choose sigma for every input by this many steps of gradient ascent on its radius."),
+    ] = None
+    sigma_grid: Annotated[
+        str | None, typer.Option(help="Choose sigma for every input among these, as a,b,c; or `usual`.")
+    ] = None
+    memory: Annotated[
+        Path | None,
+        typer.Option(help="With a chosen sigma: a file of certified balls, against which later ones are cut."),
+    ] = None
+
+    @property
+    def chosen(self) -> bool:
+        """Whether sigma is chosen for every input."""
+        return self.sigma_steps is not None or self.sigma_grid is not None
+
+    def make(self, model: nn.Module, noise: Noise, **options: Any) -> Smoothed:
+        """The classifier under one noise for all inputs, or under one for each.
+
+        Raises:
+            UsageError: If the options contradict each other.
+        """
+        if self.sigma_steps is not None and self.sigma_grid is not None:
+            raise UsageError("give --sigma-steps or --sigma-grid, not both.")
+        if not self.chosen:
+            if self.memory is not None:
+                raise UsageError("--memory is for a sigma chosen for every input; give --sigma-steps or --sigma-grid.")
+            return Smoothed(model, noise, **options)
+        solver: SigmaSolver
+        if self.sigma_steps is not None:
+            solver = OptimizeSigma(steps=self.sigma_steps)
+        else:
+            assert self.sigma_grid is not None
+            solver = GridSigma(grid=() if self.sigma_grid == "usual" else tuple(_numbers(self.sigma_grid)))
+        memory = None if self.memory is None else Memory(self.memory)
+        if memory is None:
+            typer.echo(
+                "Warning: with a sigma chosen for each input alone, a radius tells about that input's own smoothed "
+                "classifier (guarantee pointwise): nearby inputs may be given another sigma and another class. "
+                "--memory keeps answers consistent.",
+                err=True,
+            )
+        return PerInput(model, noise, solver, memory=memory, **options)
+
+
 def load_smoothed(
-    options: ClassifierOptions, about: DataOptions, noise: Noise | None
+    options: ClassifierOptions,
+    about: DataOptions,
+    noise: Noise | None,
+    make: Callable[..., Smoothed] = Smoothed,
 ) -> tuple[Smoothed, data.Dataset, dict[str, Any]]:
     """The smoothed classifier and the dataset that the options name, and where the classifier comes from."""
     if options.threads is not None:
@@ -139,7 +193,7 @@ def load_smoothed(
     _check_vote(options)
     dataset = about.load()
     checkpoints, members = load_members(options, dataset)
-    smoothed = Smoothed(
+    smoothed = make(
         _joined(members, options),
         noise or trained_noise(checkpoints, options.denoiser or ()),
         num_classes=checkpoints[0].info.num_classes,

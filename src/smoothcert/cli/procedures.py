@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from smoothcert.certify import PROCEDURES, Procedure
+from smoothcert.models import load_model
 from smoothcert.noise import NOISES, Noise, noise_from_config
 from smoothcert.report.metrics import parse_radii
 from smoothcert.types import UsageError, unknown_name
@@ -24,13 +26,18 @@ class ProcedureOptions:
         str | None,
         typer.Option(help="Norm of the radius: l2 or linf (gaussian), l1 or linf (uniform), l0 (discrete)."),
     ] = None
-    n: Annotated[int | None, typer.Option("--n", help="cohen: estimation samples per input (100 000).")] = None
+    n: Annotated[int | None, typer.Option("--n", help="cohen, aces: estimation samples per input (100 000).")] = None
     n0: Annotated[int | None, typer.Option("--n0", help="Selection samples per input (100).")] = None
     alpha: Annotated[float | None, typer.Option(help="Probability of a false certificate (0.001).")] = None
     beta: Annotated[float | None, typer.Option(help="staged, anytime: probability of giving up wrongly.")] = None
     stages: Annotated[str | None, typer.Option(help="staged: samples per stage (100,1000,10000,120000).")] = None
     budget: Annotated[int | None, typer.Option(help="anytime: most samples per input (100 000).")] = None
     deadline: Annotated[float | None, typer.Option(help="anytime: most seconds per input.")] = None
+    theta: Annotated[float | None, typer.Option(help="aces: the threshold of the selector (0.3).")] = None
+    core: Annotated[Path | None, typer.Option(help="aces: checkpoint of an accurate model without a guarantee.")] = None
+    selector: Annotated[
+        Path | None, typer.Option(help="aces: checkpoint of a selection network; by default the entropy selects.")
+    ] = None
 
     def build(self) -> Procedure:
         """The procedure; see :func:`build_procedure`."""
@@ -63,6 +70,7 @@ _TAKES = {
     "cohen": {"n", "n0", "alpha", "norm"},
     "staged": {"radius", "stages", "n0", "alpha", "beta", "norm"},
     "anytime": {"radius", "budget", "deadline", "n0", "alpha", "beta", "norm"},
+    "aces": {"n", "n0", "alpha", "norm", "theta", "core", "selector"},
 }
 _SETTINGS = {name: [field.name for field in fields(noise)] for name, noise in NOISES.items()}
 
@@ -80,6 +88,8 @@ def build_procedure(name: str, **options: Any) -> Procedure:
         if key not in _TAKES[name]:
             takers = " and ".join(p for p, taken in _TAKES.items() if key in taken)
             raise UsageError(f"--{key} is an option of {takers}, not of {name}; drop it or choose another --procedure.")
+    for key in given.keys() & {"core", "selector"}:
+        given[key] = load_model(given[key])
     if "budget" in given:
         given["n_max"] = given.pop("budget")
     if "stages" in given:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from smoothcert.files import replacing
@@ -19,6 +23,29 @@ LABEL_WIDTH = 70
 """Characters of a label before it is broken, in a figure of usual width."""
 
 _FORMATS = {".png": "png", ".pdf": "pdf", ".svg": "svg"}
+
+
+def canvas(columns: int, *, rows: int = 1, width: float = 6.4, height: float) -> tuple[Figure, list[Axes]]:
+    """A figure without global state and its panels, row by row."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = [figure.add_subplot(rows, columns, number + 1) for number in range(rows * columns)]
+    for axes in panels:
+        axes.grid(color="0.9", linewidth=0.8)
+        axes.set_axisbelow(True)
+        if rows == 1:
+            axes.spines[["top", "right"]].set_visible(False)
+    return figure, panels
+
+
+def finished(figure: Figure, handles: Sequence[object], title: str | None, columns: int = 2) -> Figure:
+    """The figure with its title and, below, its legend."""
+    if title is not None:
+        width = round(LABEL_WIDTH * figure.get_figwidth() / 6.4)
+        figure.suptitle(textwrap.fill(plain(title), width), fontsize="large")
+    if handles:
+        figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, handlelength=3.2)
+    return figure
 
 
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:

@@ -154,30 +154,30 @@ def rich_table(table: AccuracyTable, *, intervals: bool = False) -> rich.table.T
 
 
 def _headings(table: AccuracyTable, radii: Sequence[str] | None = None) -> list[str]:
-    return ["run", "ACR", *(radii or _radius_headings(table)), "abstain %", "inputs"]
+    return ["run", "ACR", *(radii or radius_headings(table)), "abstain %", "inputs"]
 
 
-def _radius_headings(table: AccuracyTable) -> list[str]:
+def radius_headings(table: AccuracyTable) -> list[str]:
     exact = [Decimal(repr(radius)).normalize() for radius in table.radii]
     digits = max(0 if table.norm is Norm.L0 else 2, *(-int(radius.as_tuple().exponent) for radius in exact))
     return [f"{radius:.{digits}f}" for radius in exact]
 
 
-def _named_headings(table: AccuracyTable, norm: str) -> list[str]:
+def named_headings(table: AccuracyTable, norm: str) -> list[str]:
     """Headings for formats without a title: ℓ2, which a table of this kind is about unless it says so, is not named."""
-    headings = _radius_headings(table)
+    headings = radius_headings(table)
     return headings if table.norm is Norm.L2 else [f"{norm} radius {heading}" for heading in headings]
 
 
 def _cells(row: AccuracyRow, intervals: bool) -> list[str]:
-    accuracies = [_percent(count, row.inputs) for count in row.certified]
+    accuracies = [percent(count, row.inputs) for count in row.certified]
     if intervals:
         bounds = (_bounds(count, row.inputs) for count in row.certified)
         accuracies = [f"{shown} [{low}, {high}]" for shown, (low, high) in zip(accuracies, bounds, strict=True)]
-    return [acr_text(row.acr), *accuracies, _percent(row.abstained, row.inputs), str(row.inputs)]
+    return [acr_text(row.acr), *accuracies, percent(row.abstained, row.inputs), str(row.inputs)]
 
 
-def _percent(count: int, total: int) -> str:
+def percent(count: int, total: int) -> str:
     return _tenths(round(Fraction(1000 * count, total)))
 
 
@@ -191,9 +191,9 @@ def _tenths(value: int) -> str:
 
 
 def _markdown(table: AccuracyTable, intervals: bool) -> str:
-    headings = _headings(table, _named_headings(table, NORM_TEXT[table.norm]))
+    headings = _headings(table, named_headings(table, NORM_TEXT[table.norm]))
     rules = ["---", *["---:"] * (len(headings) - 1)]
-    body = [[_markdown_name(row.name), *_cells(row, intervals)] for row in table.rows]
+    body = [[markdown_name(row.name), *_cells(row, intervals)] for row in table.rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in [headings, rules, *body])
 
 
@@ -205,9 +205,9 @@ def _latex(table: AccuracyTable, intervals: bool) -> str:
         r"\toprule",
         rf" &  & \multicolumn{{{count}}}{{c}}{{Certified accuracy (\%) at $\ell_{norm}$ radius}} &  &  \\",
         rf"\cmidrule(lr){{3-{count + 2}}}",
-        " & ".join(_latex_name(heading) for heading in _headings(table)) + r" \\",
+        " & ".join(latex_name(heading) for heading in _headings(table)) + r" \\",
         r"\midrule",
-        *(" & ".join([_latex_name(row.name), *_cells(row, intervals)]) + r" \\" for row in table.rows),
+        *(" & ".join([latex_name(row.name), *_cells(row, intervals)]) + r" \\" for row in table.rows),
         r"\bottomrule",
         r"\end{tabular}",
     ]
@@ -217,7 +217,7 @@ def _latex(table: AccuracyTable, intervals: bool) -> str:
 def _csv(table: AccuracyTable, intervals: bool) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    headings = _named_headings(table, table.norm.value)
+    headings = named_headings(table, table.norm.value)
     extra = [f"{heading} {side}" for heading in headings for side in ("low", "high")] if intervals else []
     writer.writerow(["name", "acr", *headings, *extra, "abstention", "inputs"])
     for row in table.rows:
@@ -227,7 +227,7 @@ def _csv(table: AccuracyTable, intervals: bool) -> str:
     return text.getvalue()
 
 
-def _markdown_name(name: str) -> str:
+def markdown_name(name: str) -> str:
     return re.sub(r"([\\`*_\[\]<>|#&~$])", r"\\\1", " ".join(name.split()))
 
 
@@ -245,7 +245,7 @@ _LATEX_SPECIAL = {
 }
 
 
-def _latex_name(name: str) -> str:
+def latex_name(name: str) -> str:
     return "".join(_LATEX_SPECIAL.get(character, character) for character in " ".join(name.split()))
 
 

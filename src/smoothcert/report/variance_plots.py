@@ -5,19 +5,17 @@ After Figures 2, 3, 8, 9 and 11 of Horváth, Müller, Fischer and Vechev (2022).
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from numpy.typing import ArrayLike, NDArray
 
 from smoothcert.report.metrics import NORM_TEXT
-from smoothcert.report.style import COLOURS, DASHES, LABEL_WIDTH, plain
+from smoothcert.report.style import COLOURS, DASHES, canvas, finished, plain
 from smoothcert.stats import (
     Agreement,
     Covariances,
@@ -55,7 +53,7 @@ def margin_figure(model: VarianceModel, noisy: ArrayLike, sizes: Sequence[int], 
     position = int(np.argmin(model.given_members(max(sizes)).mean))
     measured = [soft_voting_margins(noisy, k, model.label)[:, position] for k in sizes]
     bins = np.histogram_bin_edges(np.concatenate(measured), bins=_BINS // 2)
-    figure, (axes,) = _canvas(1, height=4.4)
+    figure, (axes,) = canvas(1, height=4.4)
     axes.axvline(0.0, color="0.4", linewidth=0.7)
     handles = []
     for number, k in enumerate(sizes):
@@ -70,7 +68,7 @@ def margin_figure(model: VarianceModel, noisy: ArrayLike, sizes: Sequence[int], 
         handles.append(Line2D([], [], color="0.2", linewidth=width, alpha=strength, label=name))
     axes.set_xlabel(f"margin of class {model.label} over class {model.others[position]} (logits)")
     axes.set_ylabel("probability density (1/logit)")
-    return _finished(figure, handles, title, columns=4)
+    return finished(figure, handles, title, columns=4)
 
 
 def success_figure(agreement: Agreement, *, bound: bool = False, title: str | None = None) -> Figure:
@@ -88,7 +86,7 @@ def success_figure(agreement: Agreement, *, bound: bool = False, title: str | No
         UsageError: If there are no sizes.
     """
     _require(agreement.sizes, "ensemble sizes")
-    figure, (axes,) = _canvas(1, height=4.4)
+    figure, (axes,) = canvas(1, height=4.4)
     error = np.sqrt(agreement.measured * (1 - agreement.measured) / agreement.copies)
     axes.errorbar(agreement.sizes, agreement.measured, error, fmt="o", color=COLOURS[4], capsize=3, label="measured")
     modelled = {
@@ -102,7 +100,7 @@ def success_figure(agreement: Agreement, *, bound: bool = False, title: str | No
     axes.set_xticks(agreement.sizes)
     axes.set_xlabel("ensemble size k (members)")
     axes.set_ylabel("success probability")
-    return _finished(figure, axes.get_legend_handles_labels()[0], title)
+    return finished(figure, axes.get_legend_handles_labels()[0], title)
 
 
 def radii_figure(
@@ -124,7 +122,7 @@ def radii_figure(
     """
     _require(distributions, "distributions")
     bins = np.linspace(0.0, 1.02 * max(_usual_most(each) for each in distributions.values()) or 1.0, _BINS + 1)
-    figure, (axes,) = _canvas(1, height=4.0 + 0.22 * len(distributions))
+    figure, (axes,) = canvas(1, height=4.0 + 0.22 * len(distributions))
     handles = []
     for number, (name, each) in enumerate(distributions.items()):
         colour, dashes = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
@@ -137,7 +135,7 @@ def radii_figure(
     axes.set_ylim(bottom=0.0)
     axes.set_xlabel(f"certified radius ({NORM_TEXT[norm]})")
     axes.set_ylabel(f"probability (% per {bins[1]:.2g})")
-    return _finished(figure, handles, title, columns=1)
+    return finished(figure, handles, title, columns=1)
 
 
 def expected_radius_figure(
@@ -168,7 +166,7 @@ def expected_radius_figure(
     _require(probabilities, "probabilities")
     _require(samples, "numbers of samples")
     curves = expected_radius(np.array(probabilities)[:, None], np.array(samples), alpha, radius)
-    figure, (axes,) = _canvas(1, height=4.4)
+    figure, (axes,) = canvas(1, height=4.4)
     for number, (p, values) in enumerate(zip(probabilities, curves, strict=True)):
         colour, dashes = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
         axes.plot(samples, values, color=colour, linestyle=dashes, linewidth=1.8, label=f"p = {p:g}")
@@ -176,7 +174,7 @@ def expected_radius_figure(
     axes.set_xlabel("samples n")
     axes.set_ylabel(f"expected certified radius ({NORM_TEXT[norm]})")
     axes.set_ylim(bottom=0.0)
-    return _finished(figure, axes.get_legend_handles_labels()[0], title, columns=3)
+    return finished(figure, axes.get_legend_handles_labels()[0], title, columns=3)
 
 
 def components_figure(inputs: Sequence[tuple[ArrayLike, ArrayLike]], *, title: str | None = None) -> Figure:
@@ -208,7 +206,7 @@ def components_figure(inputs: Sequence[tuple[ArrayLike, ArrayLike]], *, title: s
             effect = copies - model.members[:, None]
             parts.append((_standard(model.members - model.mean, deviation[0]), _standard(effect, deviation[1])))
         shifts.append(np.ravel(copies.mean(axis=1) - np.asarray(clean, dtype=np.float64)))
-    figure, panels = _canvas(3, width=10.2, height=4.0)
+    figure, panels = canvas(3, width=10.2, height=4.0)
     grid = np.linspace(-5.0, 5.0, _BINS + 1)
     styles = {
         "clean": (COLOURS[1], "$y_c$ = logits of the clean input"),
@@ -230,7 +228,7 @@ def components_figure(inputs: Sequence[tuple[ArrayLike, ArrayLike]], *, title: s
     panels[1].set_xlabel(r"perturbation effect, $y_p/\sigma_p$")
     panels[2].set_xlabel("mean perturbation effect (logits)")
     handles.append(Line2D([], [], color="0", linestyle="--", linewidth=1.2, label="zero, as modelled"))
-    return _finished(figure, handles, title, columns=4)
+    return finished(figure, handles, title, columns=4)
 
 
 def covariance_figure(clean: ArrayLike, noisy: ArrayLike, *, reading: str = "mean", title: str | None = None) -> Figure:
@@ -252,7 +250,7 @@ def covariance_figure(clean: ArrayLike, noisy: ArrayLike, *, reading: str = "mea
     model = estimate_variance(clean, noisy, reading=reading)
     zetas = {rf"clean component, $\zeta_c$ = {model.zeta_c:.2f}": model.zeta_c}
     zetas[rf"perturbation effect, $\zeta_p$ = {model.zeta_p:.2f}"] = model.zeta_p
-    figure, panels = _canvas(3, rows=2, width=9.6, height=6.4)
+    figure, panels = canvas(3, rows=2, width=9.6, height=6.4)
     classes = len(model.mean)
     for row, (name, zeta) in enumerate(zetas.items()):
         found = component_covariances(clean, noisy, reading=reading)[row]
@@ -272,7 +270,7 @@ def covariance_figure(clean: ArrayLike, noisy: ArrayLike, *, reading: str = "mea
             axes.set_title(heading, fontsize="medium")
         panels[3 * row].set_ylabel(name)
         figure.colorbar(image, ax=panels[3 * row : 3 * row + 3], shrink=0.9, label="covariance (logits²)")
-    return _finished(figure, [], title)
+    return finished(figure, [], title)
 
 
 def _usual_most(distribution: RadiusDistribution) -> float:
@@ -306,24 +304,3 @@ def _histogram(axes: Axes, values: FloatArray, bins: FloatArray, colour: str) ->
 def _require(things: Sequence[object] | Mapping[str, object], name: str) -> None:
     if not things:
         raise UsageError(f"there are no {name} to draw; give at least one.")
-
-
-def _canvas(columns: int, *, rows: int = 1, width: float = 6.4, height: float) -> tuple[Figure, list[Axes]]:
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = [figure.add_subplot(rows, columns, number + 1) for number in range(rows * columns)]
-    for axes in panels:
-        axes.grid(color="0.9", linewidth=0.8)
-        axes.set_axisbelow(True)
-        if rows == 1:
-            axes.spines[["top", "right"]].set_visible(False)
-    return figure, panels
-
-
-def _finished(figure: Figure, handles: Sequence[object], title: str | None, columns: int = 2) -> Figure:
-    if title is not None:
-        width = round(LABEL_WIDTH * figure.get_figwidth() / 6.4)
-        figure.suptitle(textwrap.fill(plain(title), width), fontsize="large")
-    if handles:
-        figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, handlelength=3.2)
-    return figure

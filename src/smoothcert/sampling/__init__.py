@@ -1,9 +1,9 @@
 """Noise with reproducible seeds, and the loop that counts votes under it."""
 
-from smoothcert.sampling.lanes import Cascade, Classifier
+from smoothcert.sampling.lanes import Cascade, Classifier, Source
 from smoothcert.sampling.pool import Answer, Draw, Job, Pool, PoolUse, Steps
 from smoothcert.sampling.seeds import BLOCK, ESTIMATION, PREDICTION, SELECTION
-from smoothcert.sampling.statistics import Statistic, TopClass
+from smoothcert.sampling.statistics import Entropy, FirstShare, Statistic, TopClass
 
 __all__ = [
     "BLOCK",
@@ -14,9 +14,12 @@ __all__ = [
     "Cascade",
     "Classifier",
     "Draw",
+    "Entropy",
+    "FirstShare",
     "Job",
     "Pool",
     "PoolUse",
+    "Source",
     "Statistic",
     "Steps",
     "TopClass",

@@ -16,22 +16,21 @@ class NoisyCopies:
     fits and through one spare block where a batch boundary cuts it.
 
     Args:
-        noise: The noise.
         like: A tensor with the shape, dtype and device of an input.
     """
 
-    def __init__(self, noise: Noise, like: Tensor) -> None:
-        self.noise = noise
+    def __init__(self, like: Tensor) -> None:
         self._generator = torch.Generator(device=like.device)
         self._spare = torch.empty((BLOCK, *like.shape), dtype=like.dtype, device=like.device)
-        self._spare_key: tuple[int, int, int, int] | None = None
+        self._spare_key: tuple[Noise, tuple[int, int, int, int]] | None = None
 
-    def fill(self, rows: Tensor, x: Tensor, *, seed: int, index: int, stage: int, start: int) -> None:
+    def fill(self, rows: Tensor, x: Tensor, noise: Noise, *, seed: int, index: int, stage: int, start: int) -> None:
         """Overwrite ``rows`` with the copies numbered ``start``, ``start + 1``, … of ``x``.
 
         Args:
             rows: A contiguous batch.
             x: The input.
+            noise: The noise.
             seed: The seed of the run.
             index: The input's index; stands for ``x`` wherever ``x`` was seen before.
             stage: The stage of the procedure.
@@ -44,13 +43,13 @@ class NoisyCopies:
             key = (seed, index, stage, block)
             target = rows[low - start : high - start]
             if high - low == BLOCK:
-                self._draw(target, x, key)
+                self._draw(target, x, noise, key)
             else:
-                if key != self._spare_key:
-                    self._draw(self._spare, x, key)
-                    self._spare_key = key
+                if (noise, key) != self._spare_key:
+                    self._draw(self._spare, x, noise, key)
+                    self._spare_key = (noise, key)
                 target.copy_(self._spare[low - block * BLOCK : high - block * BLOCK])
 
-    def _draw(self, out: Tensor, x: Tensor, key: tuple[int, int, int, int]) -> None:
+    def _draw(self, out: Tensor, x: Tensor, noise: Noise, key: tuple[int, int, int, int]) -> None:
         self._generator.manual_seed(block_seed(*key))
-        self.noise.sample(x, out, self._generator)
+        noise.sample(x, out, self._generator)

@@ -41,11 +41,34 @@ class Cascade:
 
 
 @dataclass(frozen=True)
+class Source:
+    """A classifier under noise, as far as votes of it are concerned.
+
+    Attributes:
+        classifier: Maps a batch to logits of shape (batch, classes), or to what the cascade takes.
+        noise: The noise, where a job has none of its own.
+        num_classes: The number of classes.
+        statistics: What to count.
+        batch_size: Noisy copies per forward pass.
+        cascade: What decides the copies that the classifier leaves undecided.
+    """
+
+    classifier: Classifier
+    noise: Noise
+    num_classes: int
+    statistics: Sequence[Statistic]
+    batch_size: int
+    cascade: Cascade | None = None
+
+
+@dataclass(frozen=True)
 class Segment(Generic[Owner]):
     """Rows ``low`` … ``high − 1`` of a stretch: copies ``start``, ``start + 1``, … of a stage of an input.
 
     Attributes:
         owner: Who gets their values.
+        source: Which classifier they go to; the same in a whole stretch.
+        noise: The noise.
         x: The input.
         index: The input's index.
         stage: The stage.
@@ -55,6 +78,8 @@ class Segment(Generic[Owner]):
     """
 
     owner: Owner
+    source: int
+    noise: Noise
     x: Tensor
     index: int
     stage: int
@@ -93,6 +118,11 @@ class Piece(Generic[Owner]):
     x: Tensor
     given: Tensor
 
+    @property
+    def kind(self) -> tuple[int, torch.Size]:
+        """What pieces must share to be decided in one batch: the classifier and the shape."""
+        return self.stretch.segments[0].source, self.x.shape[1:]
+
     def part(self, low: int, high: int) -> Piece[Owner]:
         return Piece(self.stretch, self.rows[low:high], self.x[low:high], self.given[low:high])
 
@@ -118,28 +148,46 @@ class Late(Generic[Owner]):
 
 
 class Backlog(Generic[Owner]):
-    """Undecided rows, waiting for a full batch of them."""
+    """Undecided rows, waiting for a full batch of them.
 
-    def __init__(self) -> None:
-        self._pieces: deque[Piece[Owner]] = deque()
+    Args:
+        sources: The classifiers, whose batches are to be filled.
+    """
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._sources = sources
+        self._pieces: dict[tuple[int, torch.Size], deque[Piece[Owner]]] = {}
         self.rows = 0
 
     def add(self, pieces: Sequence[Piece[Owner]]) -> None:
-        self._pieces.extend(pieces)
-        self.rows += sum(len(piece.rows) for piece in pieces)
+        for piece in pieces:
+            self._pieces.setdefault(piece.kind, deque()).append(piece)
+            self.rows += len(piece.rows)
 
-    def take(self, most: int) -> list[Piece[Owner]]:
-        """The oldest rows, at most this many; of one shape."""
+    @property
+    def full(self) -> bool:
+        """Whether there is a full batch."""
+        return any(self._fills(kind) for kind in self._pieces)
+
+    def take(self) -> list[Piece[Owner]]:
+        """The oldest rows of one classifier and shape, at most a batch; of those that fill one if any do."""
+        kind = max(self._pieces, key=self._fills)
+        waiting, most = self._pieces[kind], self._sources[kind[0]].batch_size
         taken: list[Piece[Owner]] = []
-        while most and self._pieces and (not taken or self._pieces[0].x.shape[1:] == taken[0].x.shape[1:]):
-            piece = self._pieces.popleft()
+        while most and waiting:
+            piece = waiting.popleft()
             if len(piece.rows) > most:
-                self._pieces.appendleft(piece.part(most, len(piece.rows)))
+                waiting.appendleft(piece.part(most, len(piece.rows)))
                 piece = piece.part(0, most)
             taken.append(piece)
             most -= len(piece.rows)
             self.rows -= len(piece.rows)
+        if not waiting:
+            del self._pieces[kind]
         return taken
+
+    def _fills(self, kind: tuple[int, torch.Size]) -> bool:
+        return sum(len(piece.rows) for piece in self._pieces[kind]) >= self._sources[kind[0]].batch_size
 
 
 @dataclass
@@ -147,43 +195,33 @@ class Lane:
     """One place to compute batches, with memory and a generator of its own.
 
     Args:
-        classifier: Maps a batch to logits of shape (batch, classes), or to what the cascade takes.
-        noise: The noise.
-        num_classes: The number of classes.
-        statistics: What to count.
+        sources: The classifiers.
         seed: The seed of the run.
-        batch_size: Noisy copies per forward pass.
         threads: PyTorch's threads within each batch; as they are when not given.
-        cascade: What decides the copies that the classifier leaves undecided.
     """
 
-    classifier: Classifier
-    noise: Noise
-    num_classes: int
-    statistics: Sequence[Statistic]
+    sources: Sequence[Source]
     seed: int
-    batch_size: int
     threads: int | None
-    cascade: Cascade | None
 
     def __post_init__(self) -> None:
-        self._rows: Tensor | None = None
-        self._copies: NoisyCopies | None = None
+        self._memories: dict[int, tuple[Tensor, NoisyCopies]] = {}
 
     def compute(self, segments: Sequence[Segment[Owner]]) -> Stretch[Owner]:
         """Run a stretch of batches."""
         begin = time.perf_counter()
-        memory = self._memory(segments[0].x)
+        number = segments[0].source
+        source, (memory, copies) = self.sources[number], self._memory(number, segments[0].x)
         rows = segments[-1].high
-        stretch = Stretch(segments, [np.empty(rows, np.int64) for _ in self.statistics], 0.0)
+        stretch = Stretch(segments, [np.empty(rows, np.int64) for _ in source.statistics], 0.0)
         with torch.inference_mode(), intra_op_threads(self.threads or torch.get_num_threads()):
             for low in range(0, rows, len(memory)):
                 batch = memory[: min(len(memory), rows - low)]
-                self._fill(batch, segments, low)
-                given = self.classifier(batch)
-                logits = given if self.cascade is None else self._defer(given, batch, stretch, low)
-                self._check(logits, batch)
-                for statistic, values in zip(self.statistics, stretch.codes, strict=True):
+                self._fill(batch, copies, segments, low)
+                given = source.classifier(batch)
+                logits = given if source.cascade is None else _defer(source.cascade, given, batch, stretch, low)
+                _check(logits, batch, source)
+                for statistic, values in zip(source.statistics, stretch.codes, strict=True):
                     values[low : low + len(batch)] = statistic.codes(logits).cpu().numpy()
         if stretch.undecided:
             stretch.deferred = np.concatenate([piece.rows for piece in stretch.undecided])
@@ -193,50 +231,52 @@ class Lane:
 
     def decide(self, pieces: Sequence[Piece[Owner]]) -> Late[Owner]:
         """Run the cascade's rest on undecided rows, at most a batch of them."""
-        assert self.cascade is not None
+        source = self.sources[pieces[0].kind[0]]
+        assert source.cascade is not None
         begin = time.perf_counter()
         with torch.inference_mode(), intra_op_threads(self.threads or torch.get_num_threads()):
             batch = torch.cat([piece.x for piece in pieces])
             given = torch.cat([piece.given for piece in pieces])
-            logits = self.cascade.join(given, self.cascade.rest(batch))
-            self._check(logits, batch)
-            codes = [statistic.codes(logits).cpu().numpy() for statistic in self.statistics]
+            logits = source.cascade.join(given, source.cascade.rest(batch))
+            _check(logits, batch, source)
+            codes = [statistic.codes(logits).cpu().numpy() for statistic in source.statistics]
         return Late(pieces, codes, time.perf_counter() - begin)
 
-    def _fill(self, batch: Tensor, segments: Sequence[Segment[Owner]], first: int) -> None:
+    def _fill(self, batch: Tensor, copies: NoisyCopies, segments: Sequence[Segment[Owner]], first: int) -> None:
         """Draw the batch that begins at row ``first`` of a stretch."""
-        assert self._copies is not None
         for segment in segments:
             low, high = max(segment.low, first), min(segment.high, first + len(batch))
             if low < high:
-                self._copies.fill(
+                copies.fill(
                     batch[low - first : high - first],
                     segment.x,
+                    segment.noise,
                     seed=self.seed,
                     index=segment.index,
                     stage=segment.stage,
                     start=segment.start + low - segment.low,
                 )
 
-    def _defer(self, given: Tensor, batch: Tensor, stretch: Stretch[Owner], first: int) -> Tensor:
-        """Set the undecided rows of a batch aside; the logits of all rows, to be replaced for those."""
-        assert self.cascade is not None
-        logits, undecided = self.cascade.split(given)
-        rows = undecided.nonzero()[:, 0]
-        if len(rows):
-            places = rows.cpu().numpy() + first
-            stretch.undecided.append(Piece(stretch, places, batch[rows], given[rows]))
-        return logits
+    def _memory(self, number: int, x: Tensor) -> tuple[Tensor, NoisyCopies]:
+        """Where batches for a classifier are laid, and what lays them."""
+        if number not in self._memories or self._memories[number][0].shape[1:] != x.shape:
+            self._memories[number] = x.new_empty((self.sources[number].batch_size, *x.shape)), NoisyCopies(x)
+        return self._memories[number]
 
-    def _check(self, logits: Tensor, batch: Tensor) -> None:
-        if logits.shape != (len(batch), self.num_classes):
-            raise UsageError(
-                f"the model gave an output of shape {tuple(logits.shape)} for a batch of {len(batch)}; "
-                f"it must be ({len(batch)}, {self.num_classes})."
-            )
 
-    def _memory(self, x: Tensor) -> Tensor:
-        if self._rows is None or self._rows.shape[1:] != x.shape:
-            self._rows = x.new_empty((self.batch_size, *x.shape))
-            self._copies = NoisyCopies(self.noise, x)
-        return self._rows
+def _defer(cascade: Cascade, given: Tensor, batch: Tensor, stretch: Stretch[Owner], first: int) -> Tensor:
+    """Set the undecided rows of a batch aside; the logits of all rows, to be replaced for those."""
+    logits, undecided = cascade.split(given)
+    rows = undecided.nonzero()[:, 0]
+    if len(rows):
+        places = rows.cpu().numpy() + first
+        stretch.undecided.append(Piece(stretch, places, batch[rows], given[rows]))
+    return logits
+
+
+def _check(logits: Tensor, batch: Tensor, source: Source) -> None:
+    if logits.shape != (len(batch), source.num_classes):
+        raise UsageError(
+            f"the model gave an output of shape {tuple(logits.shape)} for a batch of {len(batch)}; "
+            f"it must be ({len(batch)}, {source.num_classes})."
+        )

@@ -79,13 +79,13 @@ def member_logits(
         raise UsageError("the input must be one floating-point tensor without a batch dimension.")
     noise.check(x)
     x = x.to(_device(members))
-    copies, rows = NoisyCopies(noise, x), x.new_empty((min(n, batch_size), *x.shape))
+    copies, rows = NoisyCopies(x), x.new_empty((min(n, batch_size), *x.shape))
     parts: list[NDArray[np.float64]] = []
     with evaluating(*members), torch.inference_mode():
         clean = _all_logits(members, x[None])[:, 0]
         for low in range(0, n, batch_size):
             batch = rows[: min(batch_size, n - low)]
-            copies.fill(batch, x, seed=seed, index=index, stage=stage, start=start + low)
+            copies.fill(batch, x, noise, seed=seed, index=index, stage=stage, start=start + low)
             parts.append(_all_logits(members, batch))
     return MemberLogits(clean, np.concatenate(parts, axis=1))
 

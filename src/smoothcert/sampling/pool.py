@@ -10,13 +10,13 @@ from functools import partial
 from typing import Generic, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from smoothcert.noise import Noise
-from smoothcert.sampling.lanes import Backlog, Cascade, Classifier, Lane, Late, Segment, Stretch
+from smoothcert.sampling.lanes import Backlog, Lane, Late, Segment, Source, Stretch
 from smoothcert.sampling.seeds import BLOCK
-from smoothcert.sampling.statistics import Statistic
 from smoothcert.sampling.tally import Tally
 from smoothcert.types import Votes
 
@@ -34,12 +34,14 @@ class Draw:
         start: The number of the first one.
         most: How many copies of the stage may be asked for in all, where the next request goes on from this one; idle
             places in a batch are then used to draw ahead.
+        source: Which of the pool's classifiers is asked.
     """
 
     stage: int
     n: int
     start: int = 0
     most: int = 0
+    source: int = 0
 
     @property
     def stop(self) -> int:
@@ -59,6 +61,7 @@ class Job(Generic[Answer]):
         index: The input's index, which enters the noise seed.
         x: The input, on the device and in the dtype to compute with.
         steps: The procedure at work.
+        noise: The noise, where it is not that of the classifier asked.
         seconds: The time spent on it so far, its share of every batch it was in.
         drawn: Its noisy copies so far, those drawn ahead included.
         deferred: Those that the first members of a consensus left undecided; None without a consensus.
@@ -67,6 +70,7 @@ class Job(Generic[Answer]):
     index: int
     x: Tensor
     steps: Steps[Answer]
+    noise: Noise | None = None
     seconds: float = 0.0
     drawn: int = 0
     deferred: int | None = None
@@ -116,6 +120,7 @@ class _Stream(Generic[Answer]):
         received: The number of the next copy to come back.
         codes: Values that came back and were not asked for yet, per statistic.
         ended: Whether the job wants no more copies of this stage.
+        kind: What copies must share to be in one batch: the classifier and the shape.
     """
 
     job: Job[Answer]
@@ -124,6 +129,14 @@ class _Stream(Generic[Answer]):
     received: int
     codes: list[list[NDArray[np.int64]]]
     ended: bool = False
+
+    def __post_init__(self) -> None:
+        self.kind = (self.request.source, self.job.x.shape)
+
+    @property
+    def open(self) -> int:
+        """How many copies are asked for and not in a batch yet."""
+        return max(self.request.stop - self.issued, 0)
 
 
 _Task = Callable[[Lane], "Stretch[_Stream[Answer]] | Late[_Stream[Answer]]"]
@@ -136,29 +149,19 @@ class Pool:
     The noise of a copy depends on (seed, input, stage, number) only, so a job's votes do not depend on its company.
 
     Args:
-        classifier: Maps a batch to logits of shape (batch, classes); already in evaluation mode.
-        noise: The noise.
-        num_classes: The number of classes.
-        statistics: What to tally.
+        sources: The classifiers that procedures may ask, already in evaluation mode.
         seed: The seed of the run.
-        batch_size: Noisy copies per forward pass.
         workers: Batches computed at the same time, each in a thread of its own.
         threads: PyTorch's threads within each batch; as they are when not given.
-        cascade: What decides the copies that the classifier leaves undecided; they are gathered into full batches.
 
     Attributes:
         use: How full the batches were, so far.
     """
 
-    classifier: Classifier
-    noise: Noise
-    num_classes: int
-    statistics: Sequence[Statistic]
+    sources: Sequence[Source]
     seed: int
-    batch_size: int
     workers: int = 1
     threads: int | None = None
-    cascade: Cascade | None = None
     use: PoolUse = field(default_factory=PoolUse)
 
     def run(self, jobs: Iterable[Job[Answer]]) -> Iterator[tuple[Job[Answer], Answer]]:
@@ -173,18 +176,18 @@ class Pool:
         Raises:
             Exception: What the iterable raised, once the jobs taken before are answered.
         """
-        source = _Source(iter(jobs))
+        queue = _Jobs(iter(jobs))
         streams: dict[_Stream[Answer], None] = {}  # in order of admission
         flying: deque[Future[Stretch[_Stream[Answer]] | Late[_Stream[Answer]]]] = deque()
         waiting: deque[Stretch[_Stream[Answer]]] = deque()  # run, and not handed out yet
-        backlog: Backlog[_Stream[Answer]] = Backlog()
+        backlog: Backlog[_Stream[Answer]] = Backlog(self.sources)
         most = self.workers + 1 if self.workers > 1 else 1  # one waits, so that no worker does
-        lanes = deque(self._lane() for _ in range(most))
+        lanes = deque(Lane(self.sources, self.seed, self.threads) for _ in range(most))
         answered: list[tuple[Job[Answer], Answer]] = []
         with ThreadPoolExecutor(self.workers) as threads:
             while True:
                 while len(flying) < most and (
-                    task := self._next_task(source, streams, answered, backlog, len(waiting) >= _PATIENCE)
+                    task := self._next_task(queue, streams, answered, backlog, len(waiting) >= _PATIENCE)
                 ):
                     flying.append(_submit(threads, self.workers, lanes[0], task))
                     lanes.rotate(-1)
@@ -201,41 +204,29 @@ class Pool:
                     done.undecided = []
                 while waiting and not waiting[0].missing:
                     self._receive(waiting.popleft(), streams, answered)
-        if source.error is not None:
-            raise source.error
-
-    def _lane(self) -> Lane:
-        return Lane(
-            self.classifier,
-            self.noise,
-            self.num_classes,
-            self.statistics,
-            self.seed,
-            self.batch_size,
-            self.threads,
-            self.cascade,
-        )
+        if queue.error is not None:
+            raise queue.error
 
     def _next_task(
         self,
-        source: _Source[Answer],
+        jobs: _Jobs[Answer],
         streams: dict[_Stream[Answer], None],
         answered: list[tuple[Job[Answer], Answer]],
         backlog: Backlog[_Stream[Answer]],
         impatient: bool,
     ) -> _Task[Answer] | None:
         """What to run next: undecided copies once they fill a batch or nothing else is asked for, else a stretch."""
-        if backlog.rows < self.batch_size and not (impatient and backlog.rows):
-            segments = self._next_stretch(source, streams, answered, ahead=not backlog.rows)
+        if not backlog.full and not (impatient and backlog.rows):
+            segments = self._next_stretch(jobs, streams, answered, ahead=not backlog.rows)
             if segments:
                 return partial(Lane.compute, segments=segments)
         if backlog.rows:
-            return partial(Lane.decide, pieces=backlog.take(self.batch_size))
+            return partial(Lane.decide, pieces=backlog.take())
         return None
 
     def _next_stretch(
         self,
-        source: _Source[Answer],
+        jobs: _Jobs[Answer],
         streams: dict[_Stream[Answer], None],
         answered: list[tuple[Job[Answer], Answer]],
         ahead: bool,
@@ -244,31 +235,55 @@ class Pool:
 
         A stretch of nothing but copies ahead is made only if ``ahead``.
         """
-        open_rows = sum(stream.request.stop - stream.issued for stream in streams)
-        share = open_rows // (self.workers * self.batch_size) if self.workers > 1 else 1  # none waits for a long one
-        stretch = _Filling[Answer](self.batch_size * min(max(share, 1), _STRETCH))
-        for stream in list(streams):
-            stretch.take(stream, stream.request.stop)
-        stretch.size = -(-max(stretch.rows, 1) // self.batch_size) * self.batch_size
-        while stretch.room and not stretch.closed and (job := source.take()) is not None:
+        kind = self._next_kind(streams, more=not jobs.ended)
+        while kind is None and (job := jobs.take()) is not None:
             for stream in self._advance(job, None, answered):
                 streams[stream] = None
-                stretch.take(stream, stream.request.stop)
+                kind = stream.kind
+        if kind is None:
+            kind = next((stream.kind for stream in streams if stream.open or stream.issued < stream.request.most), None)
+        if kind is None:
+            return []
+        size = self.sources[kind[0]].batch_size
+        alike = [stream for stream in streams if stream.kind == kind]
+        open_rows = sum(stream.open for stream in alike)
+        share = open_rows // (self.workers * size) if self.workers > 1 else 1  # none waits for a long one
+        stretch = _Filling[Answer](size * min(max(share, 1), _STRETCH), self.sources[kind[0]].noise)
+        for stream in alike:
+            stretch.take(stream, stream.request.stop)
+        stretch.size = -(-max(stretch.rows, 1) // size) * size
+        fits = kind[0] == 0  # a new job begins with the first classifier
+        while stretch.room and fits and (job := jobs.take()) is not None:
+            for stream in self._advance(job, None, answered):
+                streams[stream] = None
+                if fits := stream.kind == kind:
+                    stretch.take(stream, stream.request.stop)
+                    alike.append(stream)
         asked = stretch.rows
         if not asked and not ahead:
             return []
-        hungry = [stream for stream in streams if stream.issued < stream.request.most]
-        while stretch.room and hungry and source.ended:
+        hungry = [stream for stream in alike if stream.issued < stream.request.most]
+        while stretch.room and hungry and jobs.ended:
             each = max(stretch.room // len(hungry) // BLOCK, 1) * BLOCK
             for stream in hungry:
                 stretch.take(stream, min(stream.issued + each, stream.request.most))
-            hungry = [stream for stream in hungry if stream.issued < stream.request.most and not stretch.closed]
+            hungry = [stream for stream in hungry if stream.issued < stream.request.most]
         if stretch.segments:
-            self.use.batches += stretch.size // self.batch_size
+            self.use.batches += stretch.size // size
             self.use.rows += stretch.rows
             self.use.asked += asked
             self.use.capacity += stretch.size
         return stretch.segments
+
+    def _next_kind(self, streams: Iterable[_Stream[Answer]], more: bool) -> tuple[int, torch.Size] | None:
+        """Which copies to run next: the oldest of those that fill a batch; else, with more jobs to come, those that
+        jobs begin with, or None where nobody asks for any; else the oldest."""
+        rows: dict[tuple[int, torch.Size], int] = {}  # in order of age
+        for stream in streams:
+            if stream.open:
+                rows[stream.kind] = rows.get(stream.kind, 0) + stream.open
+        full = (kind for kind, count in rows.items() if count >= self.sources[kind[0]].batch_size)
+        return next(full, None) or next((kind for kind in rows if kind[0] == 0 or not more), None)
 
     def _receive(
         self,
@@ -283,7 +298,7 @@ class Pool:
             low, high = np.searchsorted(result.deferred, [segment.low, segment.high])
             stream.job.seconds += result.seconds * (segment.high - segment.low) / rows
             stream.job.drawn += segment.high - segment.low
-            if self.cascade is not None:
+            if self.sources[segment.source].cascade is not None:
                 stream.job.deferred = (stream.job.deferred or 0) + int(high - low)
             if stream not in streams:
                 continue  # drawn ahead for an input that was decided meanwhile
@@ -299,9 +314,10 @@ class Pool:
     def _votes(self, stream: _Stream[Answer]) -> tuple[Votes, ...]:
         """The votes of a complete request; what came back beyond it stays."""
         votes = []
-        for number, statistic in enumerate(self.statistics):
+        source = self.sources[stream.request.source]
+        for number, statistic in enumerate(source.statistics):
             codes = np.concatenate(stream.codes[number])
-            tally = Tally(statistic.bins(self.num_classes))
+            tally = Tally(statistic.bins(source.num_classes))
             tally.add(codes[: stream.request.n])
             stream.codes[number] = [codes[stream.request.n :]]
             votes.append(tally.votes())
@@ -321,23 +337,25 @@ class Pool:
             answered.append((job, end.value))
             request = None
         if stream is not None:
-            if request and (request.stage, request.start) == (stream.request.stage, stream.request.stop):
+            before = stream.request
+            if request and (request.source, request.stage, request.start) == (before.source, before.stage, before.stop):
                 stream.request = request
                 return []
             stream.ended = True
         if request is None:
             return []
-        return [_Stream(job, request, request.start, request.start, [[] for _ in self.statistics])]
+        codes: list[list[NDArray[np.int64]]] = [[] for _ in self.sources[request.source].statistics]
+        return [_Stream(job, request, request.start, request.start, codes)]
 
 
 class _Filling(Generic[Answer]):
-    """Batches being filled, to be run one after the other."""
+    """Batches being filled, to be run one after the other; with the noise of jobs that have none of their own."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, noise: Noise) -> None:
         self.segments: list[Segment[_Stream[Answer]]] = []
         self.rows = 0
         self.size = size
-        self.closed = False  # by an input of another shape, which goes into a stretch of its own
+        self._noise = noise
 
     @property
     def room(self) -> int:
@@ -346,19 +364,17 @@ class _Filling(Generic[Answer]):
     def take(self, stream: _Stream[Answer], until: int) -> None:
         """Give places to the copies of a stream up to number ``until``, as far as there is room."""
         count = min(self.room, until - stream.issued)
-        if count <= 0 or self.closed:
+        if count <= 0:
             return
-        job, stage = stream.job, stream.request.stage
-        if self.segments and job.x.shape != self.segments[0].x.shape:
-            self.closed = True
-            return
-        segment = Segment(stream, job.x, job.index, stage, self.rows, self.rows + count, stream.issued)
-        self.segments.append(segment)
+        job, request = stream.job, stream.request
+        place = (self.rows, self.rows + count, stream.issued)
+        noise = job.noise or self._noise
+        self.segments.append(Segment(stream, request.source, noise, job.x, job.index, request.stage, *place))
         self.rows += count
         stream.issued += count
 
 
-class _Source(Generic[Answer]):
+class _Jobs(Generic[Answer]):
     """Jobs yet to come; an error in finding the next one ends them and is kept for later."""
 
     def __init__(self, jobs: Iterator[Job[Answer]]) -> None:

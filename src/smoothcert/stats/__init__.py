@@ -1,6 +1,7 @@
 """Statistics without models: bounds and tests on counts of votes. NumPy and SciPy only."""
 
 from smoothcert.stats.binomial import lower_bound, top_class_p_value, upper_bound
+from smoothcert.stats.dimension import scale_limit, worst_case_probability
 from smoothcert.stats.evalues import Prior
 from smoothcert.stats.orthant import chebyshev_bound, orthant_probability
 from smoothcert.stats.radii import RadiusDistribution, expected_radius, radius_distribution
@@ -49,6 +50,7 @@ __all__ = [
     "orthant_probability",
     "radius_distribution",
     "samples_needed",
+    "scale_limit",
     "soft_voting_margins",
     "stage_boundaries",
     "staged_characteristics",
@@ -56,4 +58,5 @@ __all__ = [
     "upper_bound",
     "variance_ratio",
     "wald_bound",
+    "worst_case_probability",
 ]

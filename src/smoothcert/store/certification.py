@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from smoothcert.certify import Procedure, Smoothed
+from smoothcert.classifiers.fingerprint import model_fingerprint
 from smoothcert.sampling import BLOCK
 from smoothcert.store.run import Run, certificate_row, load_run, open_run
 from smoothcert.types import RunError, UsageError
@@ -75,6 +76,7 @@ def certify_dataset(
         "kind": "certification",
         "procedure": procedure.config(),
         "noise": smoothed.noise.config(),
+        **smoothed.extra_config(),
         "stream": {"block": BLOCK, "device": smoothed.device.type},
         "seed": seed,
         "model": model_fingerprint(smoothed.model),
@@ -106,7 +108,8 @@ def certify_dataset(
                     yield index, x
 
         for job, certificate in smoothed.run(inputs(), procedure, procedure.certify, seed=seed, count=left):
-            writer.append(certificate_row(certificate, labels.pop(job.index), job.seconds, job.consensus))
+            sigma = None if job.noise is None else job.noise.scale
+            writer.append(certificate_row(certificate, labels.pop(job.index), job.seconds, job.consensus, sigma))
             outcomes[certificate.outcome.value] += 1
             answered, drawn = answered + 1, drawn + certificate.samples
             early = answered if procedure.decides_early else None
@@ -128,18 +131,6 @@ def select(size: int, *, every: int, start: int, stop: int | None) -> range:
     if not indices:
         raise UsageError(f"no input selected: the dataset has {size} inputs, start is {start}, stop is {stop}.")
     return indices
-
-
-def model_fingerprint(model: Any) -> dict[str, Any]:
-    """What identifies a model: its structure and every weight, as one SHA-256; only the name for a plain callable."""
-    if not isinstance(model, torch.nn.Module):
-        return {"name": getattr(model, "__qualname__", type(model).__qualname__), "sha256": None}
-    digest = hashlib.sha256(repr(model).encode())
-    for name, tensor in sorted(model.state_dict().items()):
-        array = tensor.detach().cpu().contiguous()
-        digest.update(f"{name} {array.dtype} {tuple(array.shape)}".encode())
-        digest.update(array.reshape(-1).view(torch.uint8).numpy().tobytes())
-    return {"name": type(model).__name__, "sha256": digest.hexdigest()}
 
 
 def data_fingerprint(dataset: Indexable, indices: Sequence[int]) -> dict[str, Any]:

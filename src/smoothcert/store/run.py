@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from filelock import FileLock, Timeout
 
 from smoothcert.files import replacing
-from smoothcert.types import Certificate, RunError
+from smoothcert.types import Certificate, Routing, RunError
 
 FORMAT = 1
 ROWS_PER_PART = 1000
@@ -52,16 +52,31 @@ SCHEMA = pa.schema(
         ("stages", pa.list_(pa.struct([("n", pa.int64()), ("counts", _votes)]))),
         ("seconds", pa.float64()),
         ("consensus", pa.float64()),
+        ("sigma", pa.float64()),
+        ("choice", pa.int64()),
+        ("choice_radius", pa.float64()),
+        ("selector", _votes),
+        ("selector0", _votes),
+        ("core", pa.int64()),
     ]
 )
 """The columns of a certification run.
 
 ``checkpoints`` are cumulative counts at powers of ten below ``n``; ``consensus`` is the share of noisy copies that the
-first members of a consensus decided, null for other models (and missing in parts of earlier versions).
+first members of a consensus decided, null for other models; ``sigma`` the scale of a noise chosen for the input alone.
+Where a selector chose who answers: its certified ``choice`` (-1: none) and how far it holds, the votes of the
+estimation and the selection samples (for ACES, copies per threshold), and the class of a core that was asked. Parts of
+earlier versions lack the last columns.
 """
 
 
-def certificate_row(certificate: Certificate, label: int, seconds: float, consensus: float | None = None) -> Row:
+def certificate_row(
+    certificate: Certificate,
+    label: int,
+    seconds: float,
+    consensus: float | None = None,
+    sigma: float | None = None,
+) -> Row:
     """One row of a run: the certificate of an input whose true class is ``label``."""
     c = certificate
     return {
@@ -85,6 +100,20 @@ def certificate_row(certificate: Certificate, label: int, seconds: float, consen
         "stages": [{"n": stage.n, "counts": list(stage.counts)} for stage in c.stages],
         "seconds": seconds,
         "consensus": consensus,
+        "sigma": sigma,
+        **_routing_columns(c.routing),
+    }
+
+
+def _routing_columns(routing: Routing | None) -> Row:
+    if routing is None:
+        return dict.fromkeys(("choice", "choice_radius", "selector", "selector0", "core"))
+    return {
+        "choice": routing.choice,
+        "choice_radius": routing.radius,
+        "selector": list(routing.counts),
+        "selector0": list(routing.selection),
+        "core": routing.core,
     }
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from smoothcert.noise import Noise
+from smoothcert.sampling.lanes import Source
 from smoothcert.sampling.pool import Draw, Job, Pool, Steps
 from smoothcert.sampling.seeds import PREDICTION
 from smoothcert.sampling.statistics import TopClass
@@ -52,7 +53,8 @@ def judge(model: nn.Module, x: Tensor, y: Tensor, noise: Noise, *, votes: int, r
     with frozen(model):
         with torch.inference_mode():
             num_classes = model(x[:2]).shape[1]
-        pool = Pool(model, noise, num_classes, [TopClass()], seed, _BATCH.get(x.device.type, 200))
+        source = Source(model, noise, num_classes, [TopClass()], _BATCH.get(x.device.type, 200))
+        pool = Pool([source], seed)
         for job, counts in pool.run(_jobs(x, votes)):
             label = int(y[job.index])
             right += max(range(num_classes), key=counts.__getitem__) == label

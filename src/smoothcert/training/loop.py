@@ -29,6 +29,7 @@ from smoothcert.training.judging import judge
 from smoothcert.training.methods import Method, State
 from smoothcert.training.resume import Progress, load_progress, save_progress
 from smoothcert.training.settings import TrainingSettings
+from smoothcert.training.sigma import SIGMAS, InputSigmas, save_sigmas
 from smoothcert.training.sources import Batch, Source, source_of
 from smoothcert.types import SmoothcertError, UsageError
 
@@ -88,6 +89,8 @@ def train(
     """
     method.check(noise)
     settings = settings or TrainingSettings()
+    if settings.data_dependent_sigma is not None:
+        settings.data_dependent_sigma.start(noise)
     fabric = fabric or one_device(settings.precision)
     if folder is not None and info is None:
         raise UsageError("training in a folder needs info=CheckpointInfo.of(…), which the checkpoints carry.")
@@ -186,6 +189,10 @@ class _Training:
         mask = torch.ones(len(self.source), dtype=torch.bool)
         mask[kept_out] = False
         self.used = mask.nonzero()[:, 0]
+        chosen = settings.data_dependent_sigma
+        self.sigmas = (
+            InputSigmas(chosen, self.noise, len(self.source), settings.seed, self.fabric.device) if chosen else None
+        )
 
     def run(self, keeper: _Keeper | None, shown: Display) -> list[dict[str, float]]:
         progress = keeper.resume(self) if keeper else Progress()
@@ -196,6 +203,8 @@ class _Training:
                 loss = self._epoch(epoch, shown, keeper)
                 verdict = self._judge(epoch)
                 row = {"epoch": epoch + 1, "loss": loss, "rate": self.settings.rate_at(epoch), **verdict}
+                if self.sigmas is not None:
+                    row["sigma"] = float(self.sigmas.values[self.used].mean())
                 progress.history.append({**row, "seconds": time.perf_counter() - begin})
                 progress.epoch = epoch + 1
                 if keeper and self.fabric.is_global_zero:
@@ -239,13 +248,14 @@ class _Training:
                     soft_labels=soft,
                     place=place,
                 )
-                loss = self._step(
-                    batch, state, weight=1.0 if place is None else count * self.fabric.world_size / len(chunk)
-                )
+                weight = 1.0 if place is None else count * self.fabric.world_size / len(chunk)
+                loss = self._step(batch, state, weight, rows=parts[step])
                 if not math.isfinite(loss):
                     raise SmoothcertError(self._lost(loss, epoch, step, len(chunks), keeper))
                 total += loss * len(chunk)
                 shown.step(epoch, (step + 1) / len(chunks), loss)
+        if self.sigmas is not None:
+            self.sigmas.exchange(self.fabric, parts)
         return float(total) / len(order)
 
     def _share(self, chunk: Tensor) -> tuple[tuple[int, int] | None, int]:
@@ -257,7 +267,7 @@ class _Training:
         rank = self.fabric.global_rank
         return (sum(sizes[:rank]), len(chunk)), sizes[rank]
 
-    def _step(self, batch: Batch, state: State, weight: float) -> float:
+    def _step(self, batch: Batch, state: State, weight: float, rows: Tensor) -> float:
         x, y = batch
         for group in self.optimizer.param_groups:
             group["lr"] = self.settings.rate_at(state.epoch)
@@ -265,6 +275,8 @@ class _Training:
             x = flip_and_shift(x, state.uniform(x, 3))
         self.optimizer.zero_grad(set_to_none=True)
         with self.fabric.autocast():
+            if self.sigmas is not None:
+                state = replace(state, sigma=self.sigmas.update(self.model, x, rows, int(state.epoch)))
             loss = weight * self.method(self.model, x, y, self.noise, state)
         self.fabric.backward(loss)
         value = self._average(loss.detach())
@@ -325,6 +337,8 @@ class _Training:
     def identity(self, info: CheckpointInfo) -> dict[str, Any]:
         """What a folder's training must agree in to be continued."""
         settings = self.settings.model_dump(mode="json", include=set(TrainingSettings.model_fields))
+        if self.sigmas is None:  # as trainings were kept before inputs could have noise scales of their own
+            del settings["data_dependent_sigma"]
         return {
             **settings,
             "method": {"name": self.method.name, **asdict(self.method)},
@@ -353,7 +367,8 @@ class _Keeper:
     def resume(self, training: _Training) -> Progress:
         self.folder.mkdir(parents=True, exist_ok=True)
         identity = training.identity(self._info)
-        progress = load_progress(self.folder, identity, training.model, training.bare_optimizer, training.ema)
+        sigmas = None if training.sigmas is None else training.sigmas.values
+        progress = load_progress(self.folder, identity, training.model, training.bare_optimizer, training.ema, sigmas)
         if progress.scaler:
             training.fabric.strategy.precision.load_state_dict(progress.scaler)
         if self._tensorboard and training.fabric.is_global_zero:
@@ -372,15 +387,18 @@ class _Keeper:
         if training.held is None or score > progress.best:
             progress.best = score
             save_checkpoint(self.folder / BEST, model, info)
+        sigmas = None if training.sigmas is None else training.sigmas.values
+        if sigmas is not None:
+            save_sigmas(self.folder / SIGMAS, sigmas)
         _write_csv(self.folder / HISTORY, progress.history)
         if self._writer is not None:
             for key in row.keys() - {"epoch"}:
                 self._writer.add_scalar(key, row[key], progress.epoch)
             self._writer.flush()
         progress.scaler = dict(training.fabric.strategy.precision.state_dict())
-        save_progress(
-            self.folder, training.identity(self._info), progress, training.model, training.bare_optimizer, training.ema
-        )
+        identity = training.identity(self._info)
+        optimizer, ema = training.bare_optimizer, training.ema
+        save_progress(self.folder, identity, progress, training.model, optimizer, ema, sigmas)
 
 
 def _mean_over_processes(fabric: Fabric, values: Tensor) -> Tensor:

@@ -44,6 +44,7 @@ def save_progress(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     ema: nn.Module | None,
+    sigmas: Tensor | None = None,
 ) -> None:
     """Write the state, whole or not at all.
 
@@ -56,6 +57,7 @@ def save_progress(
         model: The weights in training.
         optimizer: The optimizer, for its momentum.
         ema: The running mean of the weights, if there is one.
+        sigmas: The noise scale of each training input, if they have their own.
     """
     tensors = {f"model/{name}": tensor for name, tensor in model.state_dict().items()}
     if ema is not None:
@@ -64,6 +66,8 @@ def save_progress(
         momentum = optimizer.state.get(weight, {}).get("momentum_buffer")
         if momentum is not None:
             tensors[f"momentum/{name}"] = momentum
+    if sigmas is not None:
+        tensors["sigmas"] = sigmas
     values = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()}
     metadata = {_KEY: json.dumps({"identity": dict(identity), "progress": vars(progress)})}
     with replacing(folder / FILE) as temporary:
@@ -76,6 +80,7 @@ def load_progress(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     ema: nn.Module | None,
+    sigmas: Tensor | None = None,
 ) -> Progress:
     """Take up the state, if there is one.
 
@@ -85,6 +90,7 @@ def load_progress(
         model: The model to give its weights to.
         optimizer: The optimizer to give its momentum to.
         ema: The running mean to give its weights to, if there is one.
+        sigmas: The noise scales to overwrite, if training inputs have their own.
 
     Returns:
         How far the training was; nothing done where there is no state.
@@ -120,6 +126,8 @@ def load_progress(
         for name, weight in model.named_parameters():
             if name in momentum:
                 optimizer.state[weight]["momentum_buffer"] = torch.empty_like(weight).copy_(momentum[name])
+        if sigmas is not None:
+            sigmas.copy_(tensors["sigmas"])
     except (RuntimeError, KeyError) as error:
         raise SmoothcertError(f"'{file}' does not fit the model; delete it to train anew.") from error
     return progress

@@ -15,6 +15,7 @@ from smoothcert import data, models
 from smoothcert.noise import Gaussian
 from smoothcert.training.loop import BEST, LAST, make_fabric, train
 from smoothcert.training.settings import Recipe
+from smoothcert.training.sigma import SIGMAS
 from smoothcert.training.soft_labels import soft_labels
 from smoothcert.types import UsageError
 
@@ -88,7 +89,7 @@ def train_recipe(
 
 def clear(folder: Path) -> None:
     """Delete what a training wrote to its folder, and nothing else."""
-    for name in (BEST, LAST, "history.csv", "training.safetensors"):
+    for name in (BEST, LAST, SIGMAS, "history.csv", "training.safetensors"):
         (folder / name).unlink(missing_ok=True)
     shutil.rmtree(folder / "tensorboard", ignore_errors=True)
 

@@ -8,12 +8,64 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from smoothcert.noise import Noise, noise_from_config
+from smoothcert.noise import Gaussian, Noise, noise_from_config
+from smoothcert.sampling.sigma import CLAMP, INTERVAL
 from smoothcert.training.methods import METHODS, Method
 from smoothcert.types import UsageError, unknown_name
 
 Names = Annotated[dict[str, Any], BeforeValidator(lambda value: {"name": value} if isinstance(value, str) else value)]
 """A named thing and its settings; a plain name stands for the default ones."""
+
+Pair = Annotated[tuple[float, float], BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)]
+"""Two numbers; a list as YAML has it will do."""
+
+
+class DataDependentSigma(BaseModel):
+    """A noise scale for each training input (Alfarra, Bibi, Torr and Ghanem, 2022, Algorithm 2, called DS²).
+
+    Attributes:
+        warmup: Epochs with the fixed scale first.
+        steps: K, the steps of ``optimize_sigma`` for each input in each later epoch, from where the last one ended.
+        n: Noisy copies per step.
+        step: The factor of the gradient.
+        clamp: Where probabilities are kept inside Φ⁻¹.
+        interval: The smallest and largest scale.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    warmup: int = Field(50, ge=0)
+    steps: int = Field(1, ge=0)
+    n: int = Field(1, ge=1)
+    step: float = Field(1e-4, gt=0, allow_inf_nan=False)
+    clamp: Pair = CLAMP
+    interval: Pair = INTERVAL
+
+    @model_validator(mode="after")
+    def _pairs_fit(self) -> DataDependentSigma:
+        if not 0 < self.clamp[0] < self.clamp[1] < 1:
+            raise ValueError(f"clamp must be two increasing numbers between 0 and 1, got {list(self.clamp)}")
+        if not 0 < self.interval[0] < self.interval[1] < math.inf:
+            raise ValueError(f"interval must be two increasing numbers above 0, got {list(self.interval)}")
+        return self
+
+    def start(self, noise: Noise) -> float:
+        """The scale that every input begins with.
+
+        Raises:
+            UsageError: If the noise is not Gaussian, or its scale not in the interval.
+        """
+        if not isinstance(noise, Gaussian):
+            raise UsageError(
+                f"data_dependent_sigma needs Gaussian noise, got {noise.name}: change the noise, or leave it out."
+            )
+        low, high = self.interval
+        if not low <= noise.sigma <= high:
+            raise UsageError(
+                f"data_dependent_sigma begins with the sigma of the noise, {noise.sigma:g}, which is not in the "
+                f"interval from {low:g} to {high:g}; change one of them."
+            )
+        return noise.sigma
 
 
 class TrainingSettings(BaseModel):
@@ -38,6 +90,7 @@ class TrainingSettings(BaseModel):
         votes: Noisy copies of each of them.
         radius: The radius at which they are certified; if not given, the noise's standard deviation, in ℓ0 one pixel.
         seed: Seed of weights, order and noise.
+        data_dependent_sigma: How every training input finds a noise scale of its own; None for the noise's.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -59,6 +112,7 @@ class TrainingSettings(BaseModel):
     votes: int = Field(100, ge=1)
     radius: float | None = Field(None, gt=0)
     seed: int = Field(0, ge=0)
+    data_dependent_sigma: DataDependentSigma | None = None
 
     @model_validator(mode="after")
     def _milestones_fit(self) -> TrainingSettings:
@@ -143,6 +197,12 @@ class Recipe(TrainingSettings):
     def _soft_labels_are_there(self) -> Recipe:
         if self.build_method().needs_soft_labels and self.soft_labels is None:
             raise ValueError(f"the method {self.method['name']} needs soft_labels: name a recipe to make them with")
+        return self
+
+    @model_validator(mode="after")
+    def _sigma_fits_the_noise(self) -> Recipe:
+        if self.data_dependent_sigma is not None:
+            self.data_dependent_sigma.start(self.build_noise())
         return self
 
     def build_method(self) -> Method:

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from smoothcert.data import Dataset
 from smoothcert.files import replacing
 from smoothcert.noise import Noise
-from smoothcert.sampling import BLOCK, PREDICTION, Draw, Job, Pool, Steps, TopClass
+from smoothcert.sampling import BLOCK, PREDICTION, Draw, Job, Pool, Source, Steps, TopClass
 from smoothcert.sampling.runtimes import prepare
 from smoothcert.training.attacks import frozen
 from smoothcert.training.methods.base import require
@@ -125,8 +125,8 @@ def _count(
         how = prepare(model, _rows(x, range(1))[0].to(weight), samples=left * n, like=labels.info.get("runtime"))
         with replacing(labels.folder / "labels.json") as temporary:
             temporary.write_text(json.dumps({"runtime": how.settings(), **labels.info}, indent=2), encoding="utf-8")
-        settings = (seed, how.batch_size, how.workers, how.threads, how.cascade)
-        pool = Pool(how.run, noise, classes, (TopClass(),), *settings)
+        source = Source(how.run, noise, classes, (TopClass(),), how.batch_size, how.cascade)
+        pool = Pool([source], seed, how.workers, how.threads)
         for file, part in labels.left.items():  # each in batches of its own, which are the same after a stop
             inputs = _rows(x, part).to(weight).contiguous()
             for job, counts in pool.run(Job(i, row, _votes(n)) for i, row in zip(part, inputs, strict=True)):

@@ -10,8 +10,10 @@ from typing import ClassVar, final
 import torch
 from torch import Generator, Tensor, nn
 
-from smoothcert.noise import Noise
+from smoothcert.noise import Gaussian, Noise
 from smoothcert.types import UsageError
+
+_UNIT = Gaussian(1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +28,7 @@ class State:
         rate_dropped: Whether the learning rate has been lowered for the first time.
         soft_labels: A distribution over classes for each input, for the methods that need one.
         place: Where several processes share a batch: the number of its first row that is here, and of rows in all.
+        sigma: The Gaussian noise scale of each input, (batch,), where they have their own; None for that of the noise.
     """
 
     generator: Generator
@@ -33,9 +36,16 @@ class State:
     rate_dropped: bool = True
     soft_labels: Tensor | None = None
     place: tuple[int, int] | None = None
+    sigma: Tensor | None = None
 
     def noisy(self, noise: Noise, x: Tensor, copies: int = 1) -> Tensor:
         """Noisy copies of a batch, of shape (copies, batch, …)."""
+        if self.sigma is None:
+            return self._drawn(noise, x, copies)
+        column = self.sigma.to(x.dtype).reshape(-1, *[1] * (x.ndim - 1))
+        return self._drawn(_UNIT, torch.zeros_like(x), copies).mul_(column).add_(x)
+
+    def _drawn(self, noise: Noise, x: Tensor, copies: int) -> Tensor:
         if self.place is None:
             return noise.sample(x, x.new_empty((copies, *x.shape)), self.generator)
         first, rows = self.place  # draw for all processes and keep what is ours, so that their number changes nothing

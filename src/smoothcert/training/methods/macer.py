@@ -57,7 +57,10 @@ class Macer(Method):
         with torch.no_grad():
             gap = _gap(top.values)
             counts = (top.indices[:, 0] == y) & gap.isfinite() & (gap <= self.gamma)
-        hinge = (self.gamma - _gap(top.values[counts])).sum() / len(x)
+        missing = self.gamma - _gap(top.values[counts])
+        if state.sigma is not None:  # each radius has the scale of its input
+            missing = missing * (state.sigma[counts] / noise.scale).to(missing.dtype)
+        hinge = missing.sum() / len(x)
         return nll + lam * noise.scale / 2 * hinge
 
     @property

@@ -9,20 +9,23 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, get_type_hints
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from smoothcert.data import DATASETS
 from smoothcert.models import find_model
 from smoothcert.models.normalize import PRESETS, normalization
 from smoothcert.noise import NOISES
 from smoothcert.training.methods import METHODS
-from smoothcert.training.settings import Recipe, SoftLabels
+from smoothcert.training.settings import DataDependentSigma, Recipe, SoftLabels
 from smoothcert.types import UsageError, unknown_name
 
 NAMED: dict[str, tuple[str, Mapping[str, type]]] = {"method": ("training method", METHODS), "noise": ("noise", NOISES)}
 """The settings that hold a name and settings of their own: what they name, and the registry."""
 
-GROUPS = (*NAMED, "soft_labels")
+PARTS: dict[str, type[BaseModel]] = {"soft_labels": SoftLabels, "data_dependent_sigma": DataDependentSigma}
+"""The settings that are groups of settings without a name."""
+
+GROUPS = (*NAMED, *PARTS)
 """The settings that have settings, written ``group.setting``."""
 
 _STRICT = ConfigDict(strict=True, allow_inf_nan=False)
@@ -53,7 +56,10 @@ def build(values: Mapping[str, Any]) -> Recipe:
         UsageError: If a setting is unknown, missing, of the wrong kind or out of range.
     """
     values = dict(values)
-    known = {*Recipe.model_fields, *(f"soft_labels.{name}" for name in SoftLabels.model_fields)}
+    known = {
+        *Recipe.model_fields,
+        *(f"{part}.{name}" for part, settings in PARTS.items() for name in settings.model_fields),
+    }
     kinds: dict[str, Any] = {}
     for group in NAMED:
         if group in values:

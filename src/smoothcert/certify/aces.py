@@ -1,0 +1,233 @@
+"""A certified choice between a smoothed classifier and an accurate one (ACES)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from smoothcert.certify.base import Procedure, Task, require_count, require_probability
+from smoothcert.classifiers.fingerprint import model_fingerprint
+from smoothcert.classifiers.modes import evaluating
+from smoothcert.sampling import (
+    ESTIMATION,
+    PREDICTION,
+    SELECTION,
+    Classifier,
+    Draw,
+    Entropy,
+    FirstShare,
+    Statistic,
+    Steps,
+    TopClass,
+)
+from smoothcert.stats import lower_bound, top_class_p_value
+from smoothcert.types import (
+    ABSTAIN,
+    Certificate,
+    Guarantee,
+    Norm,
+    Outcome,
+    Prediction,
+    Routing,
+    UsageError,
+    Votes,
+)
+
+CORE, CERTIFIER = 0, 1
+"""What a selector chooses between."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aces(Procedure):
+    """Certify where a smoothed selector certifiably trusts the smoothed classifier; elsewhere ask a core model.
+
+    CERTIFY and PREDICT of Horváth, Müller, Fischer and Vechev (2022), ACES, Algorithms 1 and 4. The selector votes on
+    each noisy copy: for the smoothed classifier if the entropy of its softmax is at most θ, or, with a selection
+    network, if the network's probability of "core" is. Class and choice are bounded from the same samples, at α/2 each,
+    so the answer, of whichever of the two, is wrong with probability at most α. PREDICT returns the core's class only
+    where the test is sure of it, as Theorem B.2 needs; printed is "or".
+
+    The certificate keeps the votes at every threshold 0, 1/steps, …, 1: any other θ, and any other core, can be
+    evaluated afterwards from a run (``smoothcert aces``).
+
+    Args:
+        core: An accurate classifier without a guarantee: any callable from a batch to logits. Without one, inputs
+            that the selector does not give to the smoothed classifier are abstentions.
+        selector: A selection network, from a batch to logits of "core" and "certify"; by default the entropy selects.
+        theta: The threshold θ, a multiple of 1/steps.
+        n0: Selection samples.
+        n: Estimation samples; for PREDICT, all samples.
+        alpha: Probability of a wrong statement.
+        norm: Norm of the radius; the noise's own by default.
+        steps: How many thresholds above 0 are kept.
+
+    Raises:
+        UsageError: If theta lies outside [0, 1] or between two thresholds, or a number is out of range.
+
+    Example:
+        >>> Aces(core=lambda x: x, theta=0.3).theta
+        0.3
+    """
+
+    name: ClassVar[str] = "aces"
+    decides_early: ClassVar[bool] = False
+
+    core: Classifier | None = None
+    selector: Classifier | None = None
+    theta: float = 0.3
+    n0: int = 100
+    n: int = 100_000
+    alpha: float = 0.001
+    norm: Norm | str | None = None
+    steps: int = 100
+
+    def __post_init__(self) -> None:
+        require_count("n0", self.n0)
+        require_count("n", self.n)
+        require_count("steps", self.steps)
+        require_probability("alpha", self.alpha)
+        if not (isinstance(self.theta, (int, float)) and 0 <= self.theta <= 1):
+            raise UsageError(f"theta must lie between 0 and 1, got {self.theta!r}.")
+        if abs(self.theta * self.steps - self._bin) > 1e-9:
+            raise UsageError(
+                f"theta {self.theta:g} is none of the thresholds kept, which are multiples of {1 / self.steps:g}; "
+                "choose one of them, or more steps."
+            )
+
+    @property
+    def _bin(self) -> int:
+        return round(self.theta * self.steps)
+
+    @property
+    def statistics(self) -> tuple[Statistic, ...]:
+        return (TopClass(), Entropy(self.steps)) if self.selector is None else (TopClass(),)
+
+    @property
+    def others(self) -> tuple[tuple[Classifier, tuple[Statistic, ...]], ...]:
+        return () if self.selector is None else ((self.selector, (FirstShare(self.steps),)),)
+
+    @property
+    def expected_samples(self) -> int:
+        return self.n0 + self.n
+
+    def certify(self, task: Task) -> Steps[Certificate]:
+        norm = task.noise.resolve_norm(self.norm)
+        core = self._core_class(task)
+        selection, scores0 = yield from self._draw(SELECTION, self.n0)
+        votes, scores = yield from self._draw(ESTIMATION, self.n)
+        guess = int(np.argmax(selection.counts))
+        p_class = lower_bound(votes.counts[guess], votes.n, self.alpha / 2)
+        core0, certify0 = choices(scores0.counts)[:, self._bin]
+        choice = CORE if core0 > certify0 else CERTIFIER
+        p_choice = lower_bound(int(choices(scores.counts)[choice, self._bin]), scores.n, self.alpha / 2)
+        chosen = p_choice > 0.5
+        label, radius = ABSTAIN, 0.0
+        if chosen and choice == CERTIFIER and p_class > 0.5:
+            label, radius = guess, float(task.noise.radius(min(p_class, p_choice), norm, task.dimension))
+        elif core is not None and ((chosen and choice == CORE) or (guess == core and p_class > 0.5)):
+            label = core
+        return Certificate(
+            label=label,
+            radius=radius,
+            norm=norm,
+            guarantee=Guarantee.ROUTED,
+            alpha=self.alpha,
+            alpha_split={"selector": self.alpha / 2, "top class": self.alpha / 2},
+            n=votes.n,
+            counts=votes.counts,
+            p_lower=p_class,
+            n0=selection.n,
+            selection=selection.counts,
+            noise=repr(task.noise),
+            seed=task.seed,
+            index=task.index,
+            outcome=Outcome.CERTIFIED if radius > 0 else Outcome.UNDECIDED,
+            checkpoints=votes.checkpoints,
+            routing=Routing(
+                choice=choice if chosen else ABSTAIN,
+                radius=float(task.noise.radius(p_choice, norm, task.dimension)),
+                p_lower=p_choice,
+                n=scores.n,
+                counts=scores.counts,
+                n0=scores0.n,
+                selection=scores0.counts,
+                core=core,
+                shared=self.selector is None,
+            ),
+        )
+
+    def predict(self, task: Task) -> Steps[Prediction]:
+        core = self._core_class(task)
+        votes, scores = yield from self._draw(PREDICTION, self.n)
+        second, first = np.argsort(votes.counts, kind="stable")[-2:]
+        p_class = top_class_p_value(votes.counts[first], votes.counts[second])
+        core_votes, certify_votes = (int(count) for count in choices(scores.counts)[:, self._bin])
+        p_choice = top_class_p_value(max(core_votes, certify_votes), min(core_votes, certify_votes))
+        half = self.alpha / 2
+        label, p_value = ABSTAIN, max(p_class, p_choice)
+        if certify_votes > core_votes and p_choice <= half and p_class <= half:
+            label = int(first)
+        elif core is not None and core_votes > certify_votes and p_choice <= half:
+            label, p_value = core, p_choice
+        elif core is not None and core == first and p_class <= half:
+            label, p_value = core, p_class
+        return Prediction(
+            label=label,
+            p_value=p_value,
+            alpha=self.alpha,
+            n=votes.n,
+            counts=votes.counts,
+            noise=repr(task.noise),
+            seed=task.seed,
+            index=task.index,
+        )
+
+    def config(self) -> dict[str, Any]:
+        models = {name: None if model is None else model_fingerprint(model) for name, model in self._models().items()}
+        return {**super().config(), **models}
+
+    def _models(self) -> dict[str, Classifier | None]:
+        return {"core": self.core, "selector": self.selector}
+
+    def _draw(self, stage: int, n: int) -> Steps[tuple[Votes, Votes]]:
+        """The votes for classes and the scores of the same noisy copies."""
+        given = yield Draw(stage, n)
+        if self.selector is None:
+            votes, scores = given
+            return votes, scores
+        (scores,) = yield Draw(stage, n, source=1)
+        return given[0], scores
+
+    def _core_class(self, task: Task) -> int | None:
+        """What the core says of the input.
+
+        Raises:
+            UsageError: If it does not give one logit for each class.
+        """
+        if self.core is None:
+            return None
+        if task.x is None:
+            raise UsageError("a core can be asked only about an input that the task holds.")
+        with evaluating(self.core), torch.inference_mode():
+            logits = self.core(task.x[None])
+        if logits.shape != (1, task.num_classes):
+            raise UsageError(
+                f"the core gives an output of shape {tuple(logits.shape)} for one input, but the smoothed classifier "
+                f"has {task.num_classes} classes; use a core with the same classes."
+            )
+        return int(logits.argmax())
+
+
+def choices(scores: tuple[int, ...]) -> NDArray[np.int64]:
+    """Votes for core and certifier at every threshold, from the copies per threshold.
+
+    Example:
+        >>> choices((5, 3, 2)).tolist()
+        [[5, 2, 0], [5, 8, 10]]
+    """
+    certify = np.cumsum(scores)
+    return np.stack([certify[-1] - certify, certify])

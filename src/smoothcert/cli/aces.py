@@ -1,0 +1,122 @@
+"""``smoothcert aces``: a certified choice between a smoothed and an accurate classifier, from stored results."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from smoothcert.files import replacing
+from smoothcert.report.aces import Components, check_comparable
+from smoothcert.report.aces_load import load_components, load_single
+from smoothcert.report.aces_tables import aces_table, parse_thetas, render_aces, rich_aces
+from smoothcert.report.metrics import parse_radii
+from smoothcert.types import SmoothcertError, UsageError
+
+
+def aces(
+    runs: Annotated[
+        list[Path],
+        typer.Option(
+            "--runs",
+            help="The certifier: a run folder of the procedure aces, or the common prefix of published logs "
+            "(PREFIX_certification, PREFIX_selection_0.00, …). May be repeated.",
+        ),
+    ],
+    core: Annotated[
+        Path | None, typer.Option(help="Predictions of the core: a log (idx, label, predict) or its imported run.")
+    ] = None,
+    theta: Annotated[
+        str | None, typer.Option(help="Thresholds, as a,b,c or FIRST:LAST:STEP; by default 0, 0.1, …, 1.")
+    ] = None,
+    radii: Annotated[str | None, typer.Option(help="Radii, as FIRST:LAST:STEP or a,b,c; by default 0, 0.25, …")] = None,
+    format: Annotated[str | None, typer.Option("--format", "-f", help="md, latex or csv.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the table to this file instead of the screen.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw robustness over natural accuracy: .png, .pdf or .svg.")
+    ] = None,
+    plot_radius: Annotated[
+        float | None,
+        typer.Option(help="In the picture of --plot, certified accuracy at this radius instead of the ACR.", min=0),
+    ] = None,
+    single: Annotated[
+        list[Path] | None,
+        typer.Option(help="A smoothed classifier to show as a point in the picture: a run or a log. May be repeated."),
+    ] = None,
+    plot_selection: Annotated[
+        Path | None, typer.Option(help="Draw the certified radii of the selection at the thresholds.")
+    ] = None,
+    plot_entropy: Annotated[
+        Path | None, typer.Option(help="Draw what is certified over the median entropy, at --plot-radius.")
+    ] = None,
+) -> None:
+    """Compose a certifier, its selector and an accurate core (ACES), at any threshold and without new samples.
+
+    For every threshold θ: natural accuracy (NAC), average certified radius (ACR), and at each radius the certified
+    accuracy and the share of inputs certified to go to the certifier. Each line holds with confidence 1 - α per input;
+    a θ picked by looking at test results is fitted to them.
+
+    **Examples**
+
+        smoothcert aces --runs runs/cifar10-aces --theta 0.1,0.3 --radii 0:1:0.25
+
+        smoothcert aces --runs logs/cifar10_consistency_025 --core logs/lanet_core_prediction --plot pareto.png
+    """
+    thetas = parse_thetas(theta) if theta is not None else None
+    wanted = parse_radii(radii) if radii is not None else None
+    if single and plot is None:
+        raise UsageError("--single shows a point in a picture; name the picture with --plot.")
+    if plot_radius is not None and plot is None and plot_entropy is None:
+        raise UsageError("--plot-radius is about a picture; name it with --plot or --plot-entropy.")
+    if len(runs) > 1 and (plot_selection or plot_entropy):
+        raise UsageError("--plot-selection and --plot-entropy show one run; give --runs once.")
+    if plot_entropy is not None and plot_radius is None:
+        raise UsageError("--plot-entropy counts what is certified at a radius; give --plot-radius.")
+    parts = [load_components(path, core, thetas=thetas) for path in runs]
+    check_comparable(parts)
+    table = aces_table(parts, thetas, wanted)
+    text = render_aces(table, format or "md")
+    _draw(parts, thetas, plot, plot_radius, single or [], plot_selection, plot_entropy)
+    if output is not None:
+        try:
+            with replacing(output) as temporary:
+                temporary.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise SmoothcertError(f"{output} cannot be written ({error.strerror}).") from error
+    elif format is None and sys.stdout.isatty():
+        Console().print(rich_aces(table))
+    else:
+        typer.echo(text, nl=False)
+
+
+def _draw(
+    parts: list[Components],
+    thetas: tuple[float, ...] | None,
+    plot: Path | None,
+    plot_radius: float | None,
+    single: list[Path],
+    plot_selection: Path | None,
+    plot_entropy: Path | None,
+) -> None:
+    if not (plot or plot_selection or plot_entropy):
+        return
+    from smoothcert.report import aces_plots  # matplotlib takes a second to load
+    from smoothcert.report.style import save_figure
+
+    # All are drawn before the first is saved.
+    figures = {}
+    if plot is not None:
+        figures[plot] = aces_plots.pareto_figure(parts, [load_single(path) for path in single], radius=plot_radius)
+    if plot_selection is not None:
+        figures[plot_selection] = aces_plots.selection_figure(parts[0], thetas or (0.1, 0.3, 0.5, 0.7))
+    if plot_entropy is not None and plot_radius is not None:
+        chosen = thetas[0] if thetas is not None and len(thetas) == 1 else None
+        figures[plot_entropy] = aces_plots.entropy_figure(parts[0], plot_radius, theta=chosen)
+    for path, figure in figures.items():
+        save_figure(figure, path)
+        typer.echo(f"Picture: {path}", err=True)

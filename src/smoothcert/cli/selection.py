@@ -1,0 +1,61 @@
+"""``smoothcert selection``: training data for selectors, from stored votes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from smoothcert.cli.classifiers import DataOptions
+from smoothcert.cli.options import grouped
+from smoothcert.files import replacing
+from smoothcert.store import load_run
+from smoothcert.store.selection import best_of, certifiable
+from smoothcert.types import SmoothcertError, UsageError
+
+
+@grouped
+def selection(
+    about: DataOptions,
+    runs: Annotated[list[Path], typer.Argument(help="Runs over training inputs: one for ACES, one per expert else.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The dataset to write, an .npz file.")],
+    eta: Annotated[
+        float | None,
+        typer.Option(help="With one run: 'certify' is right where the true class has more than this share (0.5)."),
+    ] = None,
+) -> None:
+    """Make the training data of a selector: the inputs of runs, labelled with who should answer for them.
+
+    With one run the classes are 'core' and 'certify', for a selection network of ACES. With several the class is the
+    run that proves the largest radius, for a router between their classifiers.
+
+    **Examples**
+
+        smoothcert certify lenet.safetensors --data mnist --split train --every 10 --n 1000 --run runs/train
+
+        smoothcert selection runs/train --data mnist --split train --eta 0.95 -o selection.npz
+
+        smoothcert selection runs/s25 runs/s50 runs/s100 --data mnist --split train -o sigma.npz
+
+        smoothcert train mnist-gaussian-0.50-quick --set dataset=selection.npz -o models/selector
+    """
+    if output.suffix != ".npz":
+        raise UsageError(f"{output} must end with .npz, as datasets in a file do.")
+    if len(runs) > 1 and eta is not None:
+        raise UsageError("--eta is for one run; several are compared by their radii.")
+    read = [load_run(path) for path in runs]
+    index, label = best_of(read) if len(read) > 1 else certifiable(read[0], 0.5 if eta is None else eta)
+    names = [path.resolve().name for path in runs] if len(read) > 1 else ["core", "certify"]
+    dataset = about.load()
+    if index.max() >= len(dataset):
+        raise UsageError(f"{runs[0]} holds input {index.max()}, but {dataset.name} {dataset.split} ends before it.")
+    images = np.stack([dataset[int(i)][0].numpy() for i in index])
+    try:
+        with replacing(output) as temporary, temporary.open("wb") as file:
+            np.savez_compressed(file, x=images, y=label, class_names=np.array(names))
+    except OSError as error:
+        raise SmoothcertError(f"{output} cannot be written ({error.strerror}).") from error
+    shares = ", ".join(f"{name} {np.mean(label == number):.1%}" for number, name in enumerate(names))
+    typer.echo(f"{output}: {len(index)} inputs ({shares})", err=True)

@@ -1,0 +1,141 @@
+"""A noise scale of its own for every training input, around any method."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Generator, Tensor, nn
+
+from smoothcert.files import replacing
+from smoothcert.noise import Noise
+from smoothcert.sampling.seeds import MODELLING, block_seed
+from smoothcert.sampling.sigma import optimize_sigma
+from smoothcert.training.settings import DataDependentSigma
+from smoothcert.types import SmoothcertError
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+SIGMAS = "sigmas.safetensors"
+"""The file of the scales, beside the checkpoints of a training."""
+
+_KEY = "sigma"
+
+
+class InputSigmas:
+    """The noise scale of each training input, carried from epoch to epoch (Alfarra et al., 2022, Algorithm 2).
+
+    The noise with which an input's scale is improved follows from the seed, the epoch and the input: not from the
+    batch, nor from how many processes share it.
+
+    Args:
+        settings: How scales are found.
+        noise: The noise of the training, whose scale every input begins with.
+        inputs: The number of training inputs.
+        seed: The seed of the training.
+        device: Where the inputs are.
+
+    Raises:
+        UsageError: If the noise is not Gaussian, or its scale not in the interval.
+
+    Attributes:
+        values: The scales by the index of the input, in double precision on the CPU.
+    """
+
+    def __init__(
+        self, settings: DataDependentSigma, noise: Noise, inputs: int, seed: int, device: torch.device | str = "cpu"
+    ) -> None:
+        self._settings, self._start, self._seed, self._device = settings, settings.start(noise), seed, device
+        self.values = torch.full((inputs,), self._start, dtype=torch.float64)
+
+    def update(self, model: nn.Module, x: Tensor, rows: Tensor, epoch: int) -> Tensor | None:
+        """Improve the scales of a batch.
+
+        Args:
+            model: The classifier, as it is before the batch.
+            x: The inputs of the batch.
+            rows: Their indices.
+            epoch: Epochs done.
+
+        Returns:
+            The scales to train with, (batch,), or None where all of them are still that of the noise.
+        """
+        settings = self._settings
+        if epoch >= settings.warmup and settings.steps > 0:
+            found = optimize_sigma(
+                model,
+                x,
+                self.values[rows].to(x),
+                steps=settings.steps,
+                n=settings.n,
+                step=settings.step,
+                clamp=settings.clamp,
+                interval=settings.interval,
+                generator=[self._generator(index, epoch) for index in rows.tolist()],
+            )
+            self.values[rows] = found.to(self.values).clamp(*settings.interval)
+        values = self.values[rows]
+        return None if bool((values == self._start).all()) else values.to(x)
+
+    def exchange(self, fabric: Fabric, parts: Sequence[Tensor]) -> None:
+        """After an epoch, give every process the scales that the others found.
+
+        Args:
+            fabric: The processes.
+            parts: The indices of the inputs that were trained on here.
+        """
+        if fabric.world_size == 1:
+            return
+        ours = torch.zeros_like(self.values)
+        for rows in parts:
+            ours[rows] = self.values[rows]
+        found = fabric.all_reduce(ours.to(fabric.device), reduce_op="max")  # exact, and scales are positive
+        assert isinstance(found, Tensor)
+        found = found.to(self.values)
+        self.values.copy_(torch.where(found > 0, found, self.values))
+
+    def _generator(self, index: int, epoch: int) -> Generator:
+        seed = block_seed(self._seed, index, MODELLING, epoch + 1)  # block 0 chooses scales for certification
+        return Generator(device=self._device).manual_seed(seed)
+
+
+def save_sigmas(path: Path, sigmas: Tensor) -> None:
+    """Write the scales of all training inputs, whole or not at all."""
+    with replacing(path) as temporary:
+        safetensors.torch.save_file({_KEY: sigmas.detach().cpu().contiguous().clone()}, temporary)
+
+
+def load_sigmas(path: str | os.PathLike[str]) -> Tensor:
+    """The noise scales that a training with ``data_dependent_sigma`` ended with.
+
+    Args:
+        path: The file, or the folder of the training.
+
+    Returns:
+        A scale for each input of the training set, by its index; inputs kept out have that of the noise.
+
+    Raises:
+        SmoothcertError: If the file is missing or damaged.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_sigmas(Path(folder) / SIGMAS, torch.tensor([0.25, 0.5]))
+        ...     load_sigmas(folder)
+        tensor([0.2500, 0.5000])
+    """
+    file = Path(path) / SIGMAS if Path(path).is_dir() else Path(path)
+    try:
+        return safetensors.torch.load_file(file)[_KEY]
+    except FileNotFoundError:
+        raise SmoothcertError(
+            f"'{file}' is not there; only a training with data_dependent_sigma writes noise scales."
+        ) from None
+    except (OSError, KeyError, SafetensorError) as error:
+        raise SmoothcertError(f"'{file}' does not hold noise scales ({error}); train anew.") from error
