@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -18,7 +18,7 @@ from smoothcert.classifiers.fingerprint import model_fingerprint
 from smoothcert.noise import Gaussian, Noise
 from smoothcert.sampling import Answer, Classifier, Job, Steps
 from smoothcert.sampling.sigma import OptimizeSigma, SigmaSolver, sigma_generator
-from smoothcert.types import ABSTAIN, Certificate, Guarantee, Norm, Outcome, Prediction, UsageError
+from smoothcert.types import ABSTAIN, Certificate, Guarantee, Norm, Outcome, Prediction, RunError, UsageError
 
 
 class PerInput(Smoothed):
@@ -84,6 +84,18 @@ class PerInput(Smoothed):
         if procedure is not None:
             self._check_memory(procedure)
         return super().check(x, procedure)
+
+    def resume(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Refuse to go on without the balls of earlier answers, which later ones could contradict.
+
+        Raises:
+            RunError: If there are such answers and the memory is empty.
+        """
+        if self.memory is not None and not len(self.memory) and any(row["predict"] != ABSTAIN for row in rows):
+            raise RunError(
+                "the run holds answers already, but the memory is empty; give the memory they were made with, or begin "
+                "a new run."
+            )
 
     def noise_for(self, index: int, x: Tensor, seed: int) -> Noise:
         """The noise with the σ that the solver finds; a function of (seed, index) and the input."""

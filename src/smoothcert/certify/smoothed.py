@@ -239,6 +239,9 @@ class Smoothed:
         """What decides the answers of a subclass besides model, noise and procedure, as plain values for run files."""
         return {}
 
+    def resume(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Prepare to go on after the answers of earlier sessions; subclasses may refuse."""
+
     def noise_for(self, index: int, x: Tensor, seed: int) -> Noise:
         """The noise of one input; the same for all unless a subclass chooses."""
         return self.noise

@@ -11,7 +11,7 @@ from rich.progress import track
 from torch import nn
 
 from smoothcert import data
-from smoothcert.certify import Aces, Cohen, Smoothed
+from smoothcert.certify import Aces, Cohen, PerInput, Smoothed
 from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, InputOptions, Seed, SigmaOptions, load_smoothed
 from smoothcert.cli.options import grouped
 from smoothcert.cli.procedures import NoiseOptions, ProcedureOptions
@@ -76,6 +76,9 @@ def certify(
         seed=seed,
         source=source,
     )
+    if isinstance(smoothed, PerInput) and smoothed.memory is not None:
+        smoothed.memory.save()
+        smoothed.memory.close()
     show_table([run_outcomes(finished)])
     show_savings(finished)
     typer.echo(f"Run: {folder}", err=True)

@@ -90,14 +90,16 @@ def certify_dataset(
         strangers = writer.done - set(indices)
         if strangers:
             raise RunError(f"{run} holds rows for inputs that are not selected, such as {min(strangers)}.")
-        outcomes = Counter(row["outcome"] for row in writer.run.rows()) if writer.done else Counter[str]()
+        before = writer.run.rows() if writer.done else []
+        smoothed.resume(before)
+        outcomes = Counter(row["outcome"] for row in before)
         task = bar.add_task("certify", total=len(indices), completed=len(writer.done), detail="")
         begin, answered, drawn = time.perf_counter(), 0, 0
         labels: dict[int, int] = {}
         left = len(indices) - len(writer.done)
         if left:
-            before = next((s["runtime"] for s in writer.run.info["sessions"] if "runtime" in s), None)
-            runtime = smoothed.prepare(probe, samples=left * procedure.expected_samples, like=before)
+            earlier = next((s["runtime"] for s in writer.run.info["sessions"] if "runtime" in s), None)
+            runtime = smoothed.prepare(probe, samples=left * procedure.expected_samples, like=earlier)
             writer.annotate(runtime=runtime.settings())
 
         def inputs() -> Iterator[tuple[int, Any]]:
