@@ -83,6 +83,9 @@ def plot(
     output: Annotated[Path, typer.Option("--output", "-o", help="Picture: .png, .pdf or .svg.")] = Path(
         "certified-accuracy.png"
     ),
+    envelope: Annotated[
+        bool, typer.Option("--envelope", help="Draw the best of the runs at every radius too.")
+    ] = False,
 ) -> None:
     """Draw certified accuracy over the radius.
 
@@ -91,11 +94,13 @@ def plot(
         smoothcert plot demo/runs
 
         smoothcert plot runs/mine published/sigma_0.50 -o compare.pdf
+
+        smoothcert plot runs/sigma-* --envelope
     """
     from smoothcert.report.plots import certified_accuracy_figure  # matplotlib takes a second to load
     from smoothcert.report.style import save_figure
 
-    save_figure(certified_accuracy_figure(load_outcomes(paths)), output)
+    save_figure(certified_accuracy_figure(load_outcomes(paths), best=envelope), output)
     typer.echo(f"Picture: {output}", err=True)
 
 

@@ -182,6 +182,37 @@ def curve(outcomes: Outcomes) -> tuple[NDArray[np.float64], NDArray[np.float64]]
     return radii, certified_accuracy(outcomes, radii)
 
 
+def envelope(runs: Sequence[Outcomes]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The best certified accuracy of several runs at every radius, as the exact step function of :func:`curve`.
+
+    It is what the runs could reach if the best one were known for each radius beforehand, not what any one of them
+    reaches (Alfarra et al., 2022, Figs. 2 to 6, over noise scales and numbers of steps).
+
+    Args:
+        runs: The outcomes of runs over the same inputs, in one norm.
+
+    Returns:
+        ``(radii, accuracy)`` as in :func:`curve`.
+
+    Raises:
+        UsageError: If there are no runs, or they differ in inputs or norm.
+
+    Example:
+        >>> a = Outcomes("a", [0, 1], [5, 5], [5, 7], [0.9, 0.9])
+        >>> b = Outcomes("b", [0, 1], [5, 5], [5, 5], [0.2, 0.3])
+        >>> [values.tolist() for values in envelope([a, b])]
+        [[0.0, 0.2, 0.3, 0.9], [1.0, 1.0, 0.5, 0.5]]
+    """
+    common_norm(runs)
+    for run in runs[1:]:
+        if not np.array_equal(np.sort(run.index), np.sort(runs[0].index)):
+            raise UsageError(
+                f"{run.name} is about other inputs than {runs[0].name}; an envelope is over the same ones."
+            )
+    radii = np.unique(np.concatenate([curve(run)[0] for run in runs]))
+    return radii, np.max([certified_accuracy(run, radii) for run in runs], axis=0)
+
+
 def wilson_interval(successes: int, total: int, confidence: float = 0.95) -> tuple[float, float]:
     """Wilson's score interval for a share, for example a certified accuracy over a sample of test inputs.
 

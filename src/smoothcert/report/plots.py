@@ -10,19 +10,32 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from smoothcert.report.metrics import NORM_TEXT, Outcomes, acr_text, average_certified_radius, common_norm, curve
+from smoothcert.report.metrics import (
+    NORM_TEXT,
+    Outcomes,
+    acr_text,
+    average_certified_radius,
+    common_norm,
+    curve,
+    envelope,
+)
 from smoothcert.report.style import COLOURS, DASHES, LABEL_WIDTH, plain
 from smoothcert.types import unknown_name
 
 
 def certified_accuracy_figure(
-    runs: Sequence[Outcomes], *, limits: Mapping[str, float] | None = None, title: str | None = None
+    runs: Sequence[Outcomes],
+    *,
+    limits: Mapping[str, float] | None = None,
+    best: bool = False,
+    title: str | None = None,
 ) -> Figure:
     """Draw certified accuracy over the radius, one exact step curve per run.
 
     Args:
         runs: The outcomes of the runs, all in one norm.
         limits: For runs by name, the largest radius their number of samples could prove; drawn as a thin vertical line.
+        best: Whether to draw the envelope too: the best of the runs at every radius.
         title: A title above the picture.
 
     Returns:
@@ -36,13 +49,19 @@ def certified_accuracy_figure(
     for name in limits:
         if name not in {run.name for run in runs}:
             raise unknown_name("run", name, {run.name for run in runs})
-    entries = len(runs) + bool(limits)
+    entries = len(runs) + bool(limits) + best
     legend_columns = 1 if max(len(run.name) for run in runs) > 28 else min(entries, 2)
     legend_rows = -(-entries // legend_columns)
     figure = Figure(figsize=(6.4, 3.9 + 0.22 * legend_rows), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     handles = []
+    if best:
+        radii, accuracy = envelope(runs)
+        area = float((accuracy[1:] * np.diff(radii)).sum())  # of one run, this is its ACR
+        ends, heights = np.append(radii, radii[-1]), 100 * np.append(accuracy, 0.0)
+        label = f"envelope (area {acr_text(area)})"
+        handles += axes.step(ends, heights, where="pre", color="0.8", linewidth=6, label=label)
     for number, run in enumerate(runs):
         colour, dashes = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
         radii, accuracy = curve(run)
