@@ -12,6 +12,10 @@ ABSTAIN = -1
 """The label of an answer that could not be given with confidence; never a class."""
 
 
+CORE, CERTIFIER = 0, 1
+"""What the selector of ACES chooses between: an accurate model without a guarantee, and a smoothed one."""
+
+
 class Norm(str, Enum):
     """The norm in which a radius is measured."""
 

@@ -27,6 +27,8 @@ from smoothcert.sampling import (
 from smoothcert.stats import lower_bound, top_class_p_value
 from smoothcert.types import (
     ABSTAIN,
+    CERTIFIER,
+    CORE,
     Certificate,
     Guarantee,
     Norm,
@@ -36,9 +38,6 @@ from smoothcert.types import (
     UsageError,
     Votes,
 )
-
-CORE, CERTIFIER = 0, 1
-"""What a selector chooses between."""
 
 
 @dataclass(frozen=True, kw_only=True)

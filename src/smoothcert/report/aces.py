@@ -14,16 +14,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from smoothcert.report.metrics import Outcomes, average_certified_radius, certified_accuracy, common_norm
-from smoothcert.types import ABSTAIN, Norm, UsageError
+from smoothcert.types import ABSTAIN, CERTIFIER, CORE, Norm, UsageError
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
-
-CERTIFY = 1
-"""The selector's choice of the certifier."""
-
-CORE = 0
-"""The selector's choice of the core."""
 
 TABULATED = tuple(i / 10 for i in range(11))
 """The thresholds of the paper's tables."""
@@ -75,7 +69,9 @@ class Components:
                 raise UsageError(f"{self.name}: {name} has shape {array.shape}, but {shape} is needed.")
         if min(self.predicted.min(), self.core.min()) < ABSTAIN:
             raise UsageError(f"{self.name}: classes count from 0, and only an answer may be -1 (abstain).")
-        if not (np.isin(self.choice, (CERTIFY, CORE, ABSTAIN)) & np.isin(self.choice_predicted, (1, 0, ABSTAIN))).all():
+        if not (
+            np.isin(self.choice, (CERTIFIER, CORE, ABSTAIN)) & np.isin(self.choice_predicted, (1, 0, ABSTAIN))
+        ).all():
             raise UsageError(f"{self.name}: a selection must be 1 (certifier), 0 (core) or -1 (abstain).")
         if not (np.isfinite(self.choice_radius) & (self.choice_radius >= 0)).all():
             raise UsageError(f"{self.name}: the radii of the selection must be finite and not negative.")
@@ -158,7 +154,7 @@ def compose(components: Components, theta: float) -> Outcomes:
     at = components.position(theta)
     certifier, choice = components.certifier, components.choice[at]
     predict = _answer(choice, certifier.predict, components.core)
-    proved = (choice == CERTIFY) & ~certifier.abstained
+    proved = (choice == CERTIFIER) & ~certifier.abstained
     radius = np.where(proved, np.minimum(certifier.radius, components.choice_radius[at]), 0.0)
     return Outcomes(components.name, components.index, components.label, predict, radius, components.norm)
 
@@ -174,7 +170,7 @@ def predictions(components: Components, theta: float) -> IntArray:
 
 def _answer(choice: IntArray, certifier: IntArray, core: IntArray) -> IntArray:
     agreed = np.where(certifier == core, core, ABSTAIN)
-    return np.where(choice == CERTIFY, certifier, np.where(choice == CORE, core, agreed))
+    return np.where(choice == CERTIFIER, certifier, np.where(choice == CORE, core, agreed))
 
 
 def natural_accuracy(components: Components, theta: float) -> float:
@@ -188,14 +184,14 @@ def selection_counts(components: Components, theta: float, radii: ArrayLike) -> 
     Abstentions are not counted at any r, 0 included.
     """
     at = components.position(theta)
-    chosen = components.choice_radius[at][components.choice[at] == CERTIFY]
+    chosen = components.choice_radius[at][components.choice[at] == CERTIFIER]
     return np.asarray((chosen[:, None] >= np.atleast_1d(np.asarray(radii, dtype=np.float64))).sum(axis=0))
 
 
 def signed_selection_radius(components: Components, theta: float) -> FloatArray:
     """The selector's radius for every input: positive for the certifier, negative for the core, 0 for abstentions."""
     at = components.position(theta)
-    return np.asarray(np.where(components.choice[at] == CERTIFY, 1.0, -1.0) * components.choice_radius[at])
+    return np.asarray(np.where(components.choice[at] == CERTIFIER, 1.0, -1.0) * components.choice_radius[at])
 
 
 def pareto(components: Components, radius: float | None = None) -> tuple[FloatArray, FloatArray]:

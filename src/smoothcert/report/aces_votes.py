@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from smoothcert.report.aces import CERTIFY, CORE, Components, FloatArray, IntArray
+from smoothcert.report.aces import Components, FloatArray, IntArray
 from smoothcert.report.metrics import Outcomes
 from smoothcert.stats import lower_bound, top_class_p_value
-from smoothcert.types import ABSTAIN, Norm, UsageError
+from smoothcert.types import ABSTAIN, CERTIFIER, CORE, Norm, UsageError
 
 
 def components_from_votes(
@@ -87,8 +87,8 @@ def components_from_votes(
 
     certify0, core0 = _choices(votes["selector0"])
     certify, for_core = _choices(votes["selector"])
-    guess = np.where(core0 > certify0, CORE, CERTIFY)
-    choice, choice_radius = proved(guess, np.where(guess == CERTIFY, certify, for_core))
+    guess = np.where(core0 > certify0, CORE, CERTIFIER)
+    choice, choice_radius = proved(guess, np.where(guess == CERTIFIER, certify, for_core))
     decided = top_class_p_value(certify, for_core) <= alpha / 2
     return Components(
         certifier=Outcomes(name, np.asarray(index), np.asarray(label), certified, radii, norm),
@@ -97,7 +97,7 @@ def components_from_votes(
         thetas=np.arange(len(choice)) / (len(choice) - 1),
         choice=choice,
         choice_radius=choice_radius,
-        choice_predicted=np.where(decided, np.where(certify > for_core, CERTIFY, CORE), ABSTAIN),
+        choice_predicted=np.where(decided, np.where(certify > for_core, CERTIFIER, CORE), ABSTAIN),
         median=_median(certify),
         settings=settings or {},
     )
