@@ -119,7 +119,7 @@ class PerInput(Smoothed):
             job.begin()
         except UsageError:  # such as a target that this σ cannot reach; the start value must
             task = self._task(index, job.x, self.noise, seed)
-            job = Job(index, job.x, self.begin(procedure, steps, task))
+            job = Job(index, job.x, self.begin(procedure, steps, task), self.noise)
             job.begin()
         job.seconds += time.perf_counter() - begin
         return job

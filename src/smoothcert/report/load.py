@@ -58,9 +58,10 @@ def sampling_limit(run: Run) -> float | None:
     """The largest radius the run's number of samples could prove, when every vote agrees.
 
     Returns:
-        The radius; None where no n is fixed, or where it depends on the size of an input, which a run does not keep.
+        The radius; None where no n or no noise is fixed, or where it depends on the size of an input, which a run does
+        not keep.
     """
-    if run.config["kind"] != "certification":
+    if run.config["kind"] != "certification" or "sigma" in run.config or "experts" in run.config:
         return None
     procedure, noise = run.config["procedure"], noise_from_config(run.config["noise"])
     norm = noise.resolve_norm(procedure.get("norm"))

@@ -339,6 +339,8 @@ class _Training:
         settings = self.settings.model_dump(mode="json", include=set(TrainingSettings.model_fields))
         if self.sigmas is None:  # as trainings were kept before inputs could have noise scales of their own
             del settings["data_dependent_sigma"]
+        if start := getattr(self.settings, "start", None):
+            settings["start"] = start
         return {
             **settings,
             "method": {"name": self.method.name, **asdict(self.method)},

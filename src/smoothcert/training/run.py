@@ -68,10 +68,26 @@ def train_recipe(
     if fresh and fabric.is_global_zero:
         clear(folder)
     fabric.barrier()
+    if find is None:
+        from smoothcert.training.recipes import load_recipe
+
+        find = load_recipe
+
+    def trained(name: str, use: str) -> Path:
+        """The folder of another recipe's training, beside this one."""
+        other = find(name)
+        try:
+            train_recipe(other, folder.parent / other.name, find=find, root=root, fabric=fabric, progress=progress)
+        except UsageError as error:
+            raise UsageError(f"{use} of {recipe.name} need the model of {other.name}, but {error}") from error
+        return folder.parent / other.name
+
     labels = None
     if recipe.build_method().needs_soft_labels:
-        labels = _soft_labels(recipe, dataset, folder, find, root, fabric, progress)
+        labels = _soft_labels(recipe, find, trained, dataset, folder, fabric, progress)
     model, info = _model(recipe, dataset)
+    if recipe.start is not None:
+        _start(model, recipe, find(recipe.start), trained)
     return train(
         model,
         dataset,
@@ -121,30 +137,34 @@ def _model(recipe: Recipe, dataset: data.Dataset) -> tuple[torch.nn.Module, mode
     return model, info
 
 
+def _start(model: torch.nn.Module, recipe: Recipe, other: Recipe, trained: Callable[[str, str], Path]) -> None:
+    """Give a model the weights of another recipe's, which is trained if it is not there."""
+    assert recipe.start is not None
+    alike = ("dataset", "model", "normalize")
+    if other.start is not None or any(getattr(other, key) != getattr(recipe, key) for key in alike):
+        raise UsageError(
+            f"{recipe.name} cannot start from {other.name}: use a recipe with the same dataset, model and "
+            "normalisation that starts from fresh weights."
+        )
+    model.load_state_dict(models.load_model(trained(recipe.start, "the first weights") / LAST).state_dict())
+
+
 def _soft_labels(
     recipe: Recipe,
+    find: Callable[[str], Recipe],
+    trained: Callable[[str, str], Path],
     dataset: data.Dataset,
     folder: Path,
-    find: Callable[[str], Recipe] | None,
-    root: str | os.PathLike[str] | None,
     fabric: Fabric,
     progress: bool,
 ) -> Tensor:
     """Soft labels for every training input, from a model that is trained if it is not there."""
     wanted = recipe.soft_labels
     assert wanted is not None
-    if find is None:
-        from smoothcert.training.recipes import load_recipe
-
-        find = load_recipe
     teacher = find(wanted.recipe)
     if teacher.build_method().needs_soft_labels or teacher.dataset != recipe.dataset:
         raise UsageError(f"the recipe {wanted.recipe} cannot make soft labels for {recipe.name}: use a Gaussian one.")
-    place = folder.parent / teacher.name
-    try:
-        train_recipe(teacher, place, find=find, root=root, fabric=fabric, progress=progress)
-    except UsageError as error:
-        raise UsageError(f"the soft labels of {recipe.name} need the model of {teacher.name}, but {error}") from error
+    place = trained(wanted.recipe, "the soft labels")
     store = folder.parent / SOFT_LABELS / f"{teacher.name}-{wanted.sigma:g}-{wanted.n}"
     model = models.load_model(place / LAST).to(fabric.device)
     x = dataset.arrays()[0] if isinstance(dataset, data.ArrayDataset) else dataset

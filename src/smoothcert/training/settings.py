@@ -170,6 +170,7 @@ class Recipe(TrainingSettings):
         noise: The noise's name and settings.
         method: The method's name and settings.
         soft_labels: Where soft labels come from, for a method that needs them.
+        start: A recipe whose model, trained if it is not there, gives the weights to begin with; fresh ones if None.
     """
 
     name: str = Field(min_length=1)
@@ -180,6 +181,7 @@ class Recipe(TrainingSettings):
     noise: Names
     method: Names
     soft_labels: SoftLabels | None = None
+    start: str | None = Field(None, min_length=1)
 
     @field_validator("method")
     @classmethod

@@ -16,7 +16,7 @@ from smoothcert.training.recipes.checking import GROUPS, NAMED, build, unknown_s
 from smoothcert.training.settings import Recipe
 from smoothcert.types import UsageError
 
-_TEXTS = ("name", "source", "dataset", "model", "soft_labels.recipe")
+_TEXTS = ("name", "source", "dataset", "model", "soft_labels.recipe", "start")
 """Settings that are text, even text that looks like a number."""
 
 _NOT_OF_THE_METHOD = ("method", "noise", "sigma")
@@ -63,9 +63,9 @@ def load_recipe(name_or_path: str | os.PathLike[str], overrides: Mapping[str, An
     else:
         raise _unknown_recipe(name)
     recipe = build(_changed(values, overrides))
-    teacher = None if recipe.soft_labels is None else recipe.soft_labels.recipe
-    if teacher is not None and teacher not in _packaged() and not _is_path(teacher):
-        raise _unknown_recipe(teacher)
+    for other in (recipe.start, None if recipe.soft_labels is None else recipe.soft_labels.recipe):
+        if other is not None and other not in _packaged() and not _is_path(other):
+            raise _unknown_recipe(other)
     return recipe
 
 
@@ -99,7 +99,7 @@ def _expanded(table: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                     "method": {"name": row.get("method", title)},
                 }
                 for key, value in copy.deepcopy(settings).items():
-                    several = key.startswith("method.") and isinstance(value, list)
+                    several = (key.startswith("method.") or key == "start") and isinstance(value, list)
                     _set(values, key, value[place] if several else value)
                 yield values
 
