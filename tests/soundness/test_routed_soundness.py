@@ -115,7 +115,7 @@ class Bands(nn.Module):
     """Three experts, by x₁: below −6, between, above 0."""
 
     def forward(self, x: Tensor) -> Tensor:
-        band = torch.bucketize(x[:, 1], torch.tensor([-6.0, 0.0]))
+        band = torch.bucketize(x[:, 1].contiguous(), torch.tensor([-6.0, 0.0]))
         return torch.nn.functional.one_hot(band, 3).float()
 
 
