@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -129,34 +129,33 @@ class Aces(Procedure):
             label, radius = guess, float(task.noise.radius(min(p_class, p_choice), norm, task.dimension))
         elif core is not None and ((chosen and choice == CORE) or (guess == core and p_class > 0.5)):
             label = core
-        return Certificate(
-            label=label,
-            radius=radius,
+        certificate = task.certificate(
+            guess=guess,
+            p_lower=p_class,
             norm=norm,
-            guarantee=Guarantee.ROUTED,
             alpha=self.alpha,
             alpha_split={"selector": self.alpha / 2, "top class": self.alpha / 2},
-            n=votes.n,
-            counts=votes.counts,
-            p_lower=p_class,
-            n0=selection.n,
-            selection=selection.counts,
-            noise=repr(task.noise),
-            seed=task.seed,
-            index=task.index,
+            votes=votes,
+            selection=selection,
+        )
+        routing = Routing(
+            choice=choice if chosen else ABSTAIN,
+            radius=float(task.noise.radius(p_choice, norm, task.dimension)),
+            p_lower=p_choice,
+            n=scores.n,
+            counts=scores.counts,
+            n0=scores0.n,
+            selection=scores0.counts,
+            core=core,
+            shared=self.selector is None,
+        )
+        return replace(
+            certificate,
+            label=label,
+            radius=radius,
+            guarantee=Guarantee.ROUTED,
             outcome=Outcome.CERTIFIED if radius > 0 else Outcome.UNDECIDED,
-            checkpoints=votes.checkpoints,
-            routing=Routing(
-                choice=choice if chosen else ABSTAIN,
-                radius=float(task.noise.radius(p_choice, norm, task.dimension)),
-                p_lower=p_choice,
-                n=scores.n,
-                counts=scores.counts,
-                n0=scores0.n,
-                selection=scores0.counts,
-                core=core,
-                shared=self.selector is None,
-            ),
+            routing=routing,
         )
 
     def predict(self, task: Task) -> Steps[Prediction]:
@@ -174,16 +173,7 @@ class Aces(Procedure):
             label, p_value = core, p_choice
         elif core is not None and core == first and p_class <= half:
             label, p_value = core, p_class
-        return Prediction(
-            label=label,
-            p_value=p_value,
-            alpha=self.alpha,
-            n=votes.n,
-            counts=votes.counts,
-            noise=repr(task.noise),
-            seed=task.seed,
-            index=task.index,
-        )
+        return task.prediction(label, p_value, self.alpha, votes)
 
     def config(self) -> dict[str, Any]:
         models = {name: None if model is None else model_fingerprint(model) for name, model in self._models().items()}

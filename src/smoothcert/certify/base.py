@@ -93,8 +93,12 @@ class Task:
         (votes,) = yield Draw(PREDICTION, n)
         second, first = np.argsort(votes.counts, kind="stable")[-2:]
         p_value = top_class_p_value(votes.counts[first], votes.counts[second])
+        return self.prediction(int(first) if p_value <= alpha else ABSTAIN, p_value, alpha, votes)
+
+    def prediction(self, label: int, p_value: float, alpha: float, votes: Votes) -> Prediction:
+        """A prediction about this input."""
         return Prediction(
-            label=int(first) if p_value <= alpha else ABSTAIN,
+            label=label,
             p_value=p_value,
             alpha=alpha,
             n=votes.n,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,12 +24,11 @@ class Statistic(Protocol):
 
 
 @dataclass(frozen=True)
-class Entropy:
-    """The entropy of the softmax to the base of the number of classes, in [0, 1], rounded up to a grid of thresholds.
+class Score(ABC):
+    """A score in [0, 1], rounded up to a grid of thresholds θ_j = j / steps.
 
-    A copy counts in bin j if its entropy is at most θ_j = j / steps and above the threshold before: the first j + 1
-    bins together are the copies that a selector at θ_j takes for certain (Horváth et al., 2022, ACES, §3). Rows with a
-    NaN or infinite logit count for nobody.
+    A copy counts in bin j if its score is at most θ_j and above the threshold before: the first j + 1 bins together are
+    the copies that a selector at θ_j lets pass. Rows with a NaN or infinite logit count for nobody.
 
     Args:
         steps: How many thresholds above 0.
@@ -36,35 +36,34 @@ class Entropy:
 
     steps: int = 100
 
+    @abstractmethod
+    def score(self, logits: Tensor) -> Tensor:
+        """The score of each row."""
+
     def bins(self, num_classes: int) -> int:
         return self.steps + 1
 
     def codes(self, logits: Tensor) -> Tensor:
-        entropy = torch.special.entr(logits.softmax(dim=1)).sum(dim=1) / math.log(logits.shape[1])
-        return _on_grid(entropy, logits, self.steps)
+        score = self.score(logits)
+        valid = torch.isfinite(logits).all(dim=1) & score.isfinite()
+        return torch.where(valid, (score * self.steps).ceil().clamp(0, self.steps), -1).long()
 
 
 @dataclass(frozen=True)
-class FirstShare:
-    """The softmax probability of the first of two classes, rounded up to a grid of thresholds as :class:`Entropy` is.
+class Entropy(Score):
+    """The entropy of the softmax, to the base of the number of classes (Horváth et al., 2022, ACES, §3)."""
 
-    Args:
-        steps: How many thresholds above 0.
-    """
-
-    steps: int = 100
-
-    def bins(self, num_classes: int) -> int:
-        return self.steps + 1
-
-    def codes(self, logits: Tensor) -> Tensor:
-        return _on_grid(logits.softmax(dim=1)[:, 0], logits, self.steps)
+    def score(self, logits: Tensor) -> Tensor:
+        entropy: Tensor = torch.special.entr(logits.softmax(dim=1)).sum(dim=1)
+        return entropy / math.log(logits.shape[1])
 
 
-def _on_grid(score: Tensor, logits: Tensor, steps: int) -> Tensor:
-    """The smallest j with score ≤ j / steps; −1 where a logit is invalid."""
-    valid = torch.isfinite(logits).all(dim=1) & score.isfinite()
-    return torch.where(valid, (score * steps).ceil().clamp(0, steps), -1).long()
+@dataclass(frozen=True)
+class FirstShare(Score):
+    """The softmax probability of the first class, such as "core" of a selection network."""
+
+    def score(self, logits: Tensor) -> Tensor:
+        return logits.softmax(dim=1)[:, 0]
 
 
 @dataclass(frozen=True)
