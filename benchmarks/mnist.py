@@ -72,12 +72,18 @@ def make_run(method: str) -> None:
 
 
 def measure_minutes(method: str) -> float:
-    """Minutes that a recipe's epochs take: the best of some turns over a part of the data, from the trained weights."""
+    """Minutes that a recipe's epochs take: the best of some turns over a part of the data, from the trained weights.
+
+    Those of the recipe that it starts from are included.
+    """
     recipe = load_recipe(f"mnist-{method}-{SIGMA:.2f}-quick")
+    before = measure_minutes(load_recipe(recipe.start).method["name"]) if recipe.start else 0.0
     x, y = data.load("mnist", split="train").arrays()
     part = x[:TIMED_INPUTS], y[:TIMED_INPUTS]
     soft = torch.eye(10)[part[1]] if recipe.soft_labels else None
-    settings = recipe.model_copy(update={"epochs": 1, "holdout": 0, "rate": 1e-6, "schedule": "step", "milestones": ()})
+    settings = recipe.model_copy(
+        update={"epochs": 1, "holdout": 0, "rate": 1e-6, "schedule": "step", "milestones": (), "start": None}
+    )
     seconds = []
     for _ in range(TIMED_TURNS):
         model = load_checkpoint(model_file(method)).model
@@ -85,7 +91,7 @@ def measure_minutes(method: str) -> float:
             model, part, recipe.build_noise(), recipe.build_method(), settings, soft_labels=soft, progress=False
         )
         seconds.append(history[0]["seconds"])
-    return min(seconds) / 60 * recipe.epochs * (len(x) - recipe.holdout) / TIMED_INPUTS
+    return before + min(seconds) / 60 * recipe.epochs * (len(x) - recipe.holdout) / TIMED_INPUTS
 
 
 def complete(method: str) -> bool:
@@ -98,8 +104,9 @@ def figures(method: str) -> dict[str, object]:
     acr = average_certified_radius(outcomes)
     extra = describe(model_file(method)).info.extra
     published, seeds = PUBLISHED[method]
+    start = load_recipe(f"mnist-{method}-{SIGMA:.2f}-quick").start
     return {
-        "epochs": extra["epoch"],
+        "epochs": f"{load_recipe(start).epochs} + {extra['epoch']}" if start else extra["epoch"],
         "minutes": json.loads(MINUTES.read_text())[method] if MINUTES.exists() else None,
         "acr": acr,
         "published": published,
