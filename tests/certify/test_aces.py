@@ -47,7 +47,7 @@ def test_sure_even_and_invalid_rows():
     logits = torch.tensor([[1e30, 0.0, 0.0], [0.0, 0.0, 0.0], [float("nan"), 0, 0], [float("inf"), 0, 0]])
     assert Entropy().codes(logits).tolist() == [0, 100, -1, -1]
     two = torch.tensor([[0.0, 0.0], [-100.0, 100.0], [100.0, -100.0], [float("nan"), 0.0]])
-    assert FirstShare().codes(two).tolist() == [50, 1, 100, -1] or FirstShare().codes(two).tolist() == [50, 0, 100, -1]
+    assert FirstShare().codes(two).tolist() == [50, 0, 100, -1]
 
 
 @pytest.mark.parametrize("theta", [0.0, 0.2, 0.5, 0.6, 0.8, 1.0])
