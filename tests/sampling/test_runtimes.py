@@ -6,6 +6,7 @@ import copy
 import importlib.util
 import json
 import shutil
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -313,6 +314,24 @@ def test_compiled_equals_the_model_and_is_compiled_once(net, image, brief, capfd
             torch.testing.assert_close(logits, net(batch), rtol=1e-4, atol=1e-5)
     assert counters["unique_graphs"] == before
     assert capfd.readouterr() == ("", "")
+
+
+@needs_compiler
+def test_compiled_code_serves_several_threads(net, image, brief):
+    runtime = prepare(net, image, runtime="compiled", batch_size=BLOCK)
+    batch = image.expand(BLOCK, *image.shape).contiguous()
+    expected = runtime.run(batch)
+
+    def work(_: int) -> bool:
+        return all(torch.equal(runtime.run(batch), expected) for _ in range(2000))
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # threads take turns within a call
+    try:
+        with ThreadPoolExecutor(2) as threads:
+            assert all(threads.map(work, range(2)))
+    finally:
+        sys.setswitchinterval(interval)
 
 
 @needs_onnx

@@ -243,18 +243,22 @@ def compiled(model: Forward, plan: Plan) -> Forward:
 
     # A code object of its own, because PyTorch keeps compiled code, and counts how often it compiled, per code object.
     own = types.FunctionType(forward.__code__.replace(), forward.__globals__, closure=forward.__closure__)
-    fast = torch.compile(own, fullgraph=True, dynamic=False, options={"freezing": True})
+    # Compiled once as a whole, which refuses a model that falls apart into several graphs. Calls then take that code
+    # without asking for the whole again, because PyTorch counts what it asks for in one place for all threads.
+    whole = torch.compile(own, fullgraph=True, dynamic=False, options={"freezing": True})
+    fast = torch.compile(own, dynamic=False, options={"freezing": True})
 
-    def run(batch: Tensor) -> Tensor:
+    def run(batch: Tensor, program: Callable[[Tensor], Tensor] = fast) -> Tensor:
         with torch.inference_mode(), intra_op_threads(threads), _autocast(plan):
             count = len(batch)
             if count < size:
                 batch = torch.cat([batch, batch.new_zeros((size - count, *batch.shape[1:]))])
             elif not batch.is_inference():
                 batch = batch.clone()
-            return _logits(fast(batch)[:count], plan)
+            return _logits(program(batch)[:count], plan)
 
-    run(plan.x.new_zeros((size, *plan.x.shape)))
+    for program in (whole, fast):
+        run(plan.x.new_zeros((size, *plan.x.shape)), program)
     return run
 
 
