@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import smoothcert
-from smoothcert.cli import aces, attack, certify, data, demo, ensemble, plan, results, selection, train
+from smoothcert.cli import aces, attack, certify, corruptions, data, demo, ensemble, plan, results, selection, train
 from smoothcert.types import SmoothcertError
 
 app = typer.Typer(
@@ -33,6 +33,7 @@ app.command("plot")(results.plot)
 app.command("import")(results.import_logs)
 app.command("export")(results.export)
 app.command("info")(results.info)
+app.add_typer(corruptions.app, name="corruptions")
 app.add_typer(train.recipes, name="recipes")
 app.add_typer(data.app, name="data")
 

@@ -186,12 +186,23 @@ def load_smoothed(
     make: Callable[..., Smoothed] = Smoothed,
 ) -> tuple[Smoothed, data.Dataset, dict[str, Any]]:
     """The smoothed classifier and the dataset that the options name, and where the classifier comes from."""
+    dataset = about.load()
+    smoothed, source = smoothed_for(options, dataset, noise, make)
+    return smoothed, dataset, source
+
+
+def smoothed_for(
+    options: ClassifierOptions,
+    dataset: data.Dataset,
+    noise: Noise | None,
+    make: Callable[..., Smoothed] = Smoothed,
+) -> tuple[Smoothed, dict[str, Any]]:
+    """The smoothed classifier that the options name, for a dataset, and where it comes from."""
     if options.threads is not None:
         if options.threads < 1:
             raise UsageError(f"threads must be at least 1, got {options.threads}.")
         torch.set_num_threads(options.threads)
     _check_vote(options)
-    dataset = about.load()
     checkpoints, members = load_members(options, dataset)
     smoothed = make(
         _joined(members, options),
@@ -205,7 +216,7 @@ def load_smoothed(
     if len(members) > 1 or options.denoiser:
         files = [*(checkpoint.path for checkpoint in checkpoints), *(options.denoiser or ())]
         source |= {"members": [str(file) for file in files], "vote": options.vote, "consensus": options.consensus}
-    return smoothed, dataset, source
+    return smoothed, source
 
 
 def _check_vote(options: ClassifierOptions) -> None:

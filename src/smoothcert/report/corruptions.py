@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -147,6 +148,21 @@ def load_suite_results(folders: Sequence[str | os.PathLike[str]]) -> list[SuiteR
     return [_load(path, name) for path, name in zip(paths, names, strict=True)]
 
 
+def check_alike(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Refuse to add runs to a folder whose runs were made in another way.
+
+    Args:
+        folder: The folder; it need not be there.
+        settings: What the configuration of the new runs will say.
+
+    Raises:
+        UsageError: If a run in the folder says otherwise.
+    """
+    there = {_place(file.parent.name): load_run(file.parent) for file in sorted(folder.glob("*/run.json"))}
+    made = {place: _settings(run.config) for place, run in there.items()}
+    _check_settings(folder, {**made, ("this command", None): _settings(json.loads(json.dumps(settings)))})
+
+
 def comparable(methods: Sequence[SuiteResults]) -> tuple[list[SuiteResults], list[str]]:
     """What can be compared: the sets that all methods have.
 
@@ -198,7 +214,7 @@ def _load(folder: Path, name: str) -> SuiteResults:
             run = load_run(entry)
             place = _place(entry.name)
             found = run_outcomes(run)
-            settings[place] = _flat({key: run.config[key] for key in _SETTINGS if key in run.config})
+            settings[place] = _settings(run.config)
         elif entry.is_file() and not entry.name.startswith(".") and entry.suffix.lower() not in _NO_RESULTS:
             log = read_log(entry)
             if log.kind is not LogKind.CERTIFICATION:
@@ -212,7 +228,7 @@ def _load(folder: Path, name: str) -> SuiteResults:
         outcomes[place] = found
     if not any(kind != IDENTITY for kind, _ in outcomes):
         raise UsageError(f"{folder} holds no result for any corruption; make some by `smoothcert corruptions run`.")
-    _check_alike(folder, settings)
+    _check_settings(folder, settings)
     return SuiteResults(name, outcomes, settings)
 
 
@@ -221,7 +237,11 @@ def _place(name: str) -> Place:
     return (match[1], int(match[2])) if match else (name, None)
 
 
-def _check_alike(folder: Path, settings: Mapping[Place, Mapping[str, Any]]) -> None:
+def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    return _flat({key: config[key] for key in _SETTINGS if key in config})
+
+
+def _check_settings(folder: Path, settings: Mapping[Place, Mapping[str, Any]]) -> None:
     """Refuse runs whose numbers do not belong into one mean."""
     for place, found in settings.items():
         first, expected = next(iter(settings.items()))
