@@ -26,6 +26,8 @@ COMMANDS = [
     "selection",
     "train",
     "attack",
+    "corruptions run",
+    "corruptions table",
     "recipes list",
     "recipes show",
     "table",

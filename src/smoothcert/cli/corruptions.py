@@ -96,6 +96,8 @@ def run(
         root=about.data_root,
         seed=corruption_seed,
     )
+    if all(member.type == data.IDENTITY for member in sets):
+        raise UsageError("identity is the clean set alone; name a corruption too, or take `smoothcert certify`.")
     if (shown.by == "severity" or shown.plot_severity is not None) and not any(member.severity for member in sets):
         raise UsageError(f"what is chosen of {about.data_name} has no severities to show; show types instead.")
     for member in sets:

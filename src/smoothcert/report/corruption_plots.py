@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from smoothcert.report.corruptions import ACR, IDENTITY, SuiteResults, suite_mean, type_mean
 from smoothcert.report.metrics import NORM_TEXT, common_norm
@@ -71,7 +72,7 @@ def severity_figure(methods: Sequence[SuiteResults], *, title: str | None = None
     types = [kind for kind in methods[0].types if any((kind, level) in methods[0].outcomes for level in levels)]
     columns = min(PANELS_IN_A_ROW, len(types))
     rows = math.ceil(len(types) / columns)
-    height = 1.0 + 1.6 * rows + 0.22 * math.ceil(len(methods) / 2)
+    height = 1.0 + 1.6 * rows + 0.22 * math.ceil((1 + len(methods)) / 2)
     figure, panels = canvas(columns, rows=rows, width=max(2.2 * columns, 4.4), height=height)
     handles = []
     top = 0.0
@@ -94,9 +95,12 @@ def severity_figure(methods: Sequence[SuiteResults], *, title: str | None = None
     for axes in panels:
         axes.set_ylim(0, 1.08 * top or 1)
         axes.tick_params(labelsize="small")
+    for axes in panels[len(types) - columns : len(types)]:  # the lowest of each column
+        axes.set_xlabel("severity", fontsize="small")
     for axes in panels[len(types) :]:
         axes.set_axis_off()
-    figure.supxlabel("severity", fontsize="medium")
+    if (IDENTITY, None) in methods[0].outcomes:
+        handles.append(Line2D([], [], color="0.4", linewidth=0.7, label="clean set (thin)"))
     figure.supylabel(_axis(methods), fontsize="medium")
     return finished(figure, handles, title)
 
