@@ -228,6 +228,12 @@ def test_a_reader_is_told_of_other_settings_and_unfinished_sets(tmp_path):
     ]
 
 
+def test_a_reader_is_told_of_missing_severities():
+    _, notes = comparable([method("a", fog_1=8, fog_3=8, snow_1=8)])
+    assert notes == ["a has no snow-3: the means are over other severities for some types."]
+    assert comparable([method("a", fog_1=8, snow_1=8, identity=8)])[1] == []
+
+
 def test_what_a_table_refuses():
     results = method("a", fog=8)
     with pytest.raises(UsageError, match="unknown kind of line 'types'; did you mean 'type'"):

@@ -262,12 +262,19 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _uneven(method: SuiteResults) -> list[str]:
-    """Whether some sets have fewer results than others, as a suite under work has."""
+    """Whether sets are missing or have fewer results than others, as in a suite under work."""
+    notes = []
     most = max(map(len, method.outcomes.values()))
     fewer = [f"{place_name(place)} ({len(found)})" for place, found in method.outcomes.items() if len(found) < most]
-    if not fewer:
-        return []
-    return [f"{method.name} has {most} inputs in some sets and fewer in {', '.join(fewer)}: finish these first."]
+    if fewer:
+        notes.append(
+            f"{method.name} has {most} inputs in some sets and fewer in {', '.join(fewer)}: finish these first."
+        )
+    wanted = [(kind, level) for kind in method.types for level in method.severities]
+    missing = [place_name(place) for place in wanted if place not in method.outcomes]
+    if missing:
+        notes.append(f"{method.name} has no {', '.join(missing)}: the means are over other severities for some types.")
+    return notes
 
 
 def _different(one: SuiteResults, other: SuiteResults) -> list[str]:
