@@ -33,7 +33,7 @@ def aces(
         str | None, typer.Option(help="Thresholds, as a,b,c or FIRST:LAST:STEP; by default 0, 0.1, …, 1.")
     ] = None,
     radii: Annotated[str | None, typer.Option(help="Radii, as FIRST:LAST:STEP or a,b,c; by default 0, 0.25, …")] = None,
-    format: Annotated[str | None, typer.Option("--format", "-f", help="md, latex or csv.")] = None,
+    format: Annotated[str | None, typer.Option("--format", "-f", help="md, latex, csv or html.")] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the table to this file instead of the screen.")
     ] = None,
