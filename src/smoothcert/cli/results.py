@@ -14,12 +14,13 @@ from rich.console import Console
 from smoothcert import models
 from smoothcert.files import replacing
 from smoothcert.report.adaptive import consensus_text, savings, savings_text
+from smoothcert.report.intervals import probability_quantiles
 from smoothcert.report.load import load_outcomes, log_name, run_outcomes
 from smoothcert.report.metrics import Outcomes, parse_radii
 from smoothcert.report.table_styles import TABLE_STYLES
 from smoothcert.report.tables import AccuracyTable, accuracy_table, render, rich_table
 from smoothcert.store import Run, load_run, read_log, write_log, write_run
-from smoothcert.types import SmoothcertError, UsageError
+from smoothcert.types import SmoothcertError, UsageError, radius_text
 
 Paths = Annotated[list[Path], typer.Argument(help="Run folders, log files, or folders that hold some.")]
 Samples = Annotated[
@@ -212,11 +213,22 @@ def info(
         )
         if _has_outcomes(run):
             show_table([run_outcomes(run)])
+            _show_probabilities(run)
             show_savings(run, load_run(against) if against is not None else None)
     elif against is not None:
         raise UsageError(f"{path} is no run folder, so it cannot be compared with {against}; leave out --against.")
     else:
         _print_fields(models.describe(path).as_dict())
+
+
+def _show_probabilities(run: Run) -> None:
+    """Say how the lower bounds on p_A are spread over the inputs, which one ACR does not tell."""
+    table = run.table()
+    if "p_lower" in table.column_names and table["p_lower"].null_count == 0:
+        levels = (0.05, 0.25, 0.5, 0.75, 0.95)
+        found = probability_quantiles(table["p_lower"].to_numpy(), levels)
+        shown = ", ".join(f"{level:.0%}: {radius_text(p)}" for level, p in zip(levels, found.tolist(), strict=True))
+        typer.echo(f"Lower bound on p_A, quantiles over inputs: {shown}")
 
 
 def _has_outcomes(run: Run) -> bool:

@@ -92,6 +92,43 @@ def bootstrap_interval(
     return round(float(low), 12), round(float(high), 12)
 
 
+def sign_flip_p_value(differences: ArrayLike, *, resamples: int = RESAMPLES, seed: int = 0) -> float:
+    """The p-value that paired differences have a mean of 0, by flipping their signs at random.
+
+    It is valid for any number of inputs, few ones included, if the two runs compared are exchangeable.
+
+    Args:
+        differences: One number per input.
+        resamples: How often signs are drawn; the p-value is at least one over this plus one.
+        seed: The seed of the draws.
+
+    Returns:
+        The two-sided p-value.
+
+    Raises:
+        UsageError: If there are no inputs, or fewer than one draw is asked for.
+
+    Reference:
+        R. A. Fisher, The design of experiments (1935), §21.
+
+    Example:
+        >>> sign_flip_p_value([0.5, -0.5])
+        1.0
+    """
+    values = np.asarray(differences, dtype=np.float64)
+    if values.size == 0 or resamples < 1:
+        raise UsageError("a sign-flip test needs at least one input and one resample.")
+    generator = np.random.default_rng(seed)
+    reached = 0
+    # Sums that differ only by the order of addition are equal.
+    observed = abs(values.sum()) - 1e-12 * np.abs(values).sum()
+    step = max(1, _AT_ONCE // values.size)
+    for begin in range(0, resamples, step):
+        flips = generator.integers(0, 2, size=(min(step, resamples - begin), values.size), dtype=np.int8)
+        reached += int((np.abs((1.0 - 2.0 * flips) @ values) >= observed).sum())
+    return (1 + reached) / (1 + resamples)
+
+
 def acr_interval(outcomes: Outcomes, *, confidence: float = 0.95, seed: int = 0) -> tuple[float, float]:
     """The bootstrap interval of the average certified radius over the test sample.
 
