@@ -31,6 +31,7 @@ COMMANDS = [
     "recipes list",
     "recipes show",
     "table",
+    "compare",
     "plot",
     "import",
     "export",

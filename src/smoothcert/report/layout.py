@@ -112,6 +112,23 @@ def render_sheet(sheet: Sheet, format: str) -> str:
     return FORMATS[format](sheet)
 
 
+def render_sentence(text: str, format: str) -> str:
+    """Write a paragraph that stands beside sheets, in the same format.
+
+    Raises:
+        UsageError: If the format is unknown.
+
+    Example:
+        >>> print(render_sentence("a_b is < 50%", "html"), end="")
+        <p>a_b is &lt; 50%</p>
+    """
+    if format not in FORMATS:
+        raise unknown_name("table format", format, FORMATS)
+    if format == "csv":
+        return _csv_lines([[text]])
+    return {"md": markdown_name(text), "latex": latex_name(text), "html": f"<p>{html.escape(text)}</p>"}[format] + "\n"
+
+
 def rich_sheet(sheet: Sheet) -> rich.table.Table:
     """The sheet for the terminal."""
     title = Text(sheet.title) if sheet.title else None
@@ -296,12 +313,16 @@ def _latex(sheet: Sheet) -> str:
 
 
 def _csv(sheet: Sheet) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     group = _grouped(sheet)
-    writer.writerow([*[sheet.group_heading] * group, *_joined(sheet, " ")])
-    for line in sheet.lines:
-        writer.writerow([*[line.group] * group, *(cell.text for cell in line.cells)])
+    headings = [*[sheet.group_heading] * group, *_joined(sheet, " ")]
+    return _csv_lines(
+        [headings, *([*[line.group] * group, *(cell.text for cell in line.cells)] for line in sheet.lines)]
+    )
+
+
+def _csv_lines(lines: Sequence[Sequence[str]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(lines)
     return text.getvalue()
 
 
