@@ -223,7 +223,7 @@ def test_a_reader_is_told_of_other_settings_and_unfinished_sets(tmp_path):
         write(tmp_path / "b" / name, CONFIG | {"noise": {"name": "gaussian", "sigma": 0.5}, "model": {"sha256": "x"}})
     _, notes = comparable(load_suite_results([tmp_path / "a", tmp_path / "b"]))
     assert notes == [
-        "a has 4 inputs in some sets and fewer in fog-3 (3): finish these.",
+        "a has 4 inputs in some sets and fewer in fog-3 (3): finish these first.",
         "a and b differ in noise.sigma (0.25, 0.5).",
     ]
 
