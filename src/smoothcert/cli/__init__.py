@@ -8,7 +8,20 @@ from typing import Annotated
 import typer
 
 import smoothcert
-from smoothcert.cli import aces, attack, certify, data, demo, ensemble, plan, results, selection, train
+from smoothcert.cli import (
+    aces,
+    attack,
+    certify,
+    compare,
+    corruptions,
+    data,
+    demo,
+    ensemble,
+    plan,
+    results,
+    selection,
+    train,
+)
 from smoothcert.types import SmoothcertError
 
 app = typer.Typer(
@@ -29,10 +42,12 @@ app.command("aces")(aces.aces)
 app.command("selection")(selection.selection)
 app.command("attack")(attack.attack)
 app.command("table")(results.table)
+app.command("compare")(compare.compare)
 app.command("plot")(results.plot)
 app.command("import")(results.import_logs)
 app.command("export")(results.export)
 app.command("info")(results.info)
+app.add_typer(corruptions.app, name="corruptions")
 app.add_typer(train.recipes, name="recipes")
 app.add_typer(data.app, name="data")
 

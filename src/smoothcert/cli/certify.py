@@ -11,7 +11,7 @@ from rich.progress import track
 from torch import nn
 
 from smoothcert import data
-from smoothcert.certify import Aces, Cohen, PerInput, Smoothed
+from smoothcert.certify import Aces, Cohen, PerInput, Procedure, Smoothed
 from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, InputOptions, Seed, SigmaOptions, load_smoothed
 from smoothcert.cli.options import grouped
 from smoothcert.cli.procedures import NoiseOptions, ProcedureOptions
@@ -59,10 +59,7 @@ def certify(
     """
     chosen, procedure = noise.build(), how.build()
     smoothed, dataset, source = load_smoothed(classifier, about, chosen, each.make)
-    if isinstance(procedure, Aces):
-        for model in (procedure.core, procedure.selector):
-            if isinstance(model, nn.Module):
-                model.to(smoothed.device)
+    move_models(procedure, smoothed)
     special = [*(["aces"] if isinstance(procedure, Aces) else []), *(["chosen-sigma"] if each.chosen else [])]
     folder = run or Path("runs") / "-".join([_run_name(classifier.name, dataset, smoothed, how.norm), *special])
     finished = certify_dataset(
@@ -119,6 +116,14 @@ def predict(
     typer.echo("idx\tlabel\tpredict\tp_value")
     typer.echo("\n".join(lines[index] for index in indices))
     typer.echo(f"{correct} of {len(indices)} correct, {abstained} abstained (n = {n}, alpha = {alpha:g}).", err=True)
+
+
+def move_models(procedure: Procedure, smoothed: Smoothed) -> None:
+    """Bring the models that a procedure has of its own to where the classifier is."""
+    if isinstance(procedure, Aces):
+        for model in (procedure.core, procedure.selector):
+            if isinstance(model, nn.Module):
+                model.to(smoothed.device)
 
 
 def _run_name(model: str, dataset: data.Dataset, smoothed: Smoothed, norm: str | None) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -186,12 +188,23 @@ def load_smoothed(
     make: Callable[..., Smoothed] = Smoothed,
 ) -> tuple[Smoothed, data.Dataset, dict[str, Any]]:
     """The smoothed classifier and the dataset that the options name, and where the classifier comes from."""
+    dataset = about.load()
+    smoothed, source = smoothed_for(options, dataset, noise, make)
+    return smoothed, dataset, source
+
+
+def smoothed_for(
+    options: ClassifierOptions,
+    dataset: data.Dataset,
+    noise: Noise | None,
+    make: Callable[..., Smoothed] = Smoothed,
+) -> tuple[Smoothed, dict[str, Any]]:
+    """The smoothed classifier that the options name, for a dataset, and where it comes from."""
     if options.threads is not None:
         if options.threads < 1:
             raise UsageError(f"threads must be at least 1, got {options.threads}.")
         torch.set_num_threads(options.threads)
     _check_vote(options)
-    dataset = about.load()
     checkpoints, members = load_members(options, dataset)
     smoothed = make(
         _joined(members, options),
@@ -205,7 +218,20 @@ def load_smoothed(
     if len(members) > 1 or options.denoiser:
         files = [*(checkpoint.path for checkpoint in checkpoints), *(options.denoiser or ())]
         source |= {"members": [str(file) for file in files], "vote": options.vote, "consensus": options.consensus}
-    return smoothed, dataset, source
+    training = [_training(checkpoint.info) for checkpoint in checkpoints]
+    if not options.denoiser and None not in training:  # of a denoiser's training a run is told nothing
+        source["training"] = training
+    return smoothed, source
+
+
+def _training(info: models.CheckpointInfo) -> dict[str, Any] | None:
+    """How a checkpoint was trained, if it says: enough to see which runs differ in nothing but the training's seed."""
+    recipe = info.extra.get("recipe")
+    if not isinstance(recipe, dict) or not {"name", "method", "seed"} <= recipe.keys():
+        return None
+    rest = {key: value for key, value in recipe.items() if key not in ("name", "source", "seed")}
+    settings = hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+    return {"recipe": recipe["name"], "method": recipe["method"], "seed": recipe["seed"], "settings": settings}
 
 
 def _check_vote(options: ClassifierOptions) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pooch
 from filelock import FileLock
 
-from smoothcert.data.archive import unpack
+from smoothcert.data.archive import SUFFIXES, unpack
 from smoothcert.data.download import ResumingDownloader
 from smoothcert.data.layout import StrPath, resolve_root
-from smoothcert.data.loading import SPLITS, load
+from smoothcert.data.loading import load, parts
 from smoothcert.data.registry import DATASETS, RemoteFile
 from smoothcert.types import DataError, unknown_name
 
@@ -49,8 +49,8 @@ def fetch(
                 _fetch_file(file, (sources or {}).get(file.filename, file.url), folder, progress)
     except OSError as error:
         raise DataError(f"{folder} cannot be written ({error}): make room or name another folder.") from error
-    for split in SPLITS:
-        load(name, split=split, root=place)
+    for part, split in parts(info):
+        load(part, split=split, root=place)
     return folder
 
 
@@ -64,15 +64,15 @@ def _fetch_file(file: RemoteFile, url: str, folder: Path, progress: bool) -> Non
             f"{url} was downloaded but its SHA-256 is not {file.sha256}; it was deleted: "
             "run the same again, or take it from another source."
         ) from error
-    if file.filename.endswith(".tar.gz"):
+    if file.filename.endswith(SUFFIXES):
         unpack(Path(path), folder)
         Path(path).unlink()
 
 
 def _reads_well(name: str, root: Path) -> bool:
     try:
-        for split in SPLITS:
-            load(name, split=split, root=root)
+        for part, split in parts(DATASETS[name]):
+            load(part, split=split, root=root)
     except DataError:
         return False
     return True

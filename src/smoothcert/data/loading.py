@@ -14,7 +14,8 @@ from smoothcert.data.cifar import cifar_files, load_cifar
 from smoothcert.data.idx import idx_files, load_idx
 from smoothcert.data.layout import StrPath, Variant, locate, resolve_root
 from smoothcert.data.npz import load_npz
-from smoothcert.data.registry import DATASETS, DatasetInfo
+from smoothcert.data.published import cifar_c_files, load_published, mnist_c_files
+from smoothcert.data.registry import DATASETS, IDENTITY, DatasetInfo
 from smoothcert.types import DataError, UsageError, unknown_name
 
 SPLITS = ("train", "test")
@@ -25,9 +26,10 @@ def load(name: StrPath, *, split: str = "test", root: StrPath | None = None) -> 
     """Load a dataset.
 
     Args:
-        name: A named dataset (see ``DATASETS``), the path of an ``.npz`` file (keys ``x`` or ``images``, ``y`` or
-            ``labels``, optionally ``class_names``; see :func:`smoothcert.data.npz.load_npz`), or an existing folder
-            with one subfolder of images for each class, or ``train``, ``val`` and ``test`` folders of such.
+        name: A named dataset (see ``DATASETS``), one set of a published suite of corruptions (``mnist-c/fog``,
+            ``cifar10-c/fog/3``), the path of an ``.npz`` file (keys ``x`` or ``images``, ``y`` or ``labels``,
+            optionally ``class_names``; see :func:`smoothcert.data.npz.load_npz`), or an existing folder with one
+            subfolder of images for each class, or ``train``, ``val`` and ``test`` folders of such.
         split: ``train`` or ``test``; for a folder also ``val``. An ``.npz`` file holds only one split.
         root: Where the named datasets are; :func:`default_root` if not given.
 
@@ -45,9 +47,16 @@ def load(name: StrPath, *, split: str = "test", root: StrPath | None = None) -> 
     """
     text = os.fspath(name)
     path = Path(text).expanduser()
+    top, *part = text.split("/")
+    if top in DATASETS and DATASETS[top].types:
+        info = DATASETS[top]
+        _check_split(split, info.splits)
+        if info.severities and part == [IDENTITY]:  # such a suite leaves out the clean set
+            return load(info.clean or "", split=split, root=root)
+        return load_published(info, part, split, resolve_root(root))
     if text in DATASETS:
-        _check_split(split, SPLITS)
         info = DATASETS[text]
+        _check_split(split, info.splits)
         return READERS[info.layout](info, split, resolve_root(root))
     if path.suffix == ".npz":
         _check_split(split, SPLITS)
@@ -70,12 +79,22 @@ def available(name: str, *, root: StrPath | None = None) -> bool:
         raise unknown_name("dataset", name, DATASETS)
     info = DATASETS[name]
     try:
-        for split in SPLITS:
+        for split in info.splits:
             if info.layout in FILES:
                 locate(info, split, resolve_root(root), FILES[info.layout](info, split))
     except DataError:
         return False
     return True
+
+
+def parts(info: DatasetInfo) -> list[tuple[str, str]]:
+    """The name and the split of everything that a download of a named dataset must bring."""
+    names = [info.name]
+    if info.types:
+        ends = [f"/{severity}" for severity in info.severities] or [""]
+        kinds = info.types if info.severities else (IDENTITY, *info.types)
+        names = [f"{info.name}/{kind}{end}" for kind in kinds for end in ends]
+    return [(name, split) for name in names for split in info.splits]
 
 
 def load_digits(info: DatasetInfo, split: str, root: Path) -> ArrayDataset:
@@ -98,7 +117,12 @@ READERS: dict[str, Callable[[DatasetInfo, str, Path], ArrayDataset]] = {
 }
 """How each layout is read."""
 
-FILES: dict[str, Callable[[DatasetInfo, str], list[Variant]]] = {"idx": idx_files, "cifar": cifar_files}
+FILES: dict[str, Callable[[DatasetInfo, str], list[Variant]]] = {
+    "idx": idx_files,
+    "cifar": cifar_files,
+    "mnist-c": mnist_c_files,
+    "cifar-c": cifar_c_files,
+}
 """The files of each layout that has any."""
 
 

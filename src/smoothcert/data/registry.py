@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+IDENTITY = "identity"
+"""The name of the clean set among the types of a suite of corruptions."""
+
 
 def _words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
@@ -41,11 +44,28 @@ DIGITS = tuple("0123456789")
 MNIST_SITE = "https://ossci-datasets.s3.amazonaws.com/mnist"
 FASHION_SITE = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
 CIFAR_SITE = "https://www.cs.toronto.edu/~kriz"
+ZENODO = "https://zenodo.org/records"
+
+MNIST_C_TYPES = _words(
+    """
+    brightness canny_edges dotted_line fog glass_blur impulse_noise motion_blur rotate scale shear shot_noise spatter
+    stripe translate zigzag
+    """
+)
+
+CIFAR_C_TYPES = _words(
+    """
+    brightness contrast defocus_blur elastic_transform fog frost gaussian_noise glass_blur impulse_noise
+    jpeg_compression motion_blur pixelate shot_noise snow zoom_blur
+    """
+)
+
+CIFAR_C_MORE_TYPES = _words("gaussian_blur saturate spatter speckle_noise")
 
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file to download: a file of the dataset itself, or a ``.tar.gz`` archive to unpack.
+    """A file to download: a file of the dataset itself, or an archive (``archive.SUFFIXES``) to unpack.
 
     Attributes:
         url: Where it is.
@@ -66,7 +86,7 @@ class DatasetInfo:
 
     Attributes:
         name: The name to load it by.
-        layout: How its files are read: ``idx``, ``cifar`` or ``bundled``.
+        layout: How its files are read: ``idx``, ``cifar``, ``mnist-c``, ``cifar-c`` or ``bundled``.
         shape: Channels, height and width of an image.
         train_size: The number of training images.
         test_size: The number of test images.
@@ -75,6 +95,11 @@ class DatasetInfo:
         folders: Folder names its files are looked for in; a download goes to the first.
         files: What to download.
         binary: Whether values are rounded to 0 or 1.
+        splits: The splits there are.
+        clean: For a suite of corruptions, the dataset it corrupts. A suite's sizes are those of each of its sets.
+        types: The corruptions a mean is taken over.
+        more_types: Further corruptions of the suite, which the usual mean leaves out.
+        severities: The severities each corruption comes in, none where it comes in one only.
     """
 
     name: str
@@ -87,6 +112,11 @@ class DatasetInfo:
     folders: tuple[str, ...] = ()
     files: tuple[RemoteFile, ...] = ()
     binary: bool = False
+    splits: tuple[str, ...] = ("train", "test")
+    clean: str | None = None
+    types: tuple[str, ...] = ()
+    more_types: tuple[str, ...] = ()
+    severities: tuple[int, ...] = ()
 
     @property
     def num_classes(self) -> int:
@@ -208,6 +238,46 @@ _INFOS = (
                 "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
             ),
         ),
+    ),
+    # Zenodo itself gives MD5 sums only; these SHA-256 sums are the ones TensorFlow Datasets publishes for the files.
+    DatasetInfo(
+        name="mnist-c",
+        layout="mnist-c",
+        shape=(1, 28, 28),
+        train_size=60_000,
+        test_size=10_000,
+        class_names=DIGITS,
+        source="MNIST-C by Mu and Gilmer (2019), Zenodo record 3239543; CC BY 4.0.",
+        folders=("mnist-c", "mnist_c", "MNIST-C"),
+        files=(
+            RemoteFile(
+                f"{ZENODO}/3239543/files/mnist_c.zip",
+                "af9ee8c6a815870c7fdde5af84c7bf8db0bcfa1f41056db83871037fba70e493",
+            ),
+        ),
+        clean="mnist",
+        types=MNIST_C_TYPES,
+    ),
+    DatasetInfo(
+        name="cifar10-c",
+        layout="cifar-c",
+        shape=(3, 32, 32),
+        train_size=0,
+        test_size=10_000,
+        class_names=CIFAR10_CLASSES,
+        source="CIFAR-10-C by Hendrycks and Dietterich (2019), Zenodo record 2535967; CC BY 4.0.",
+        folders=("cifar10-c", "CIFAR-10-C"),
+        files=(
+            RemoteFile(
+                f"{ZENODO}/2535967/files/CIFAR-10-C.tar",
+                "c72763e101c723b7c507b96205f7e938912a5d587376173b825850cf3cb876a7",
+            ),
+        ),
+        splits=("test",),
+        clean="cifar10",
+        types=CIFAR_C_TYPES,
+        more_types=CIFAR_C_MORE_TYPES,
+        severities=(1, 2, 3, 4, 5),
     ),
 )
 

@@ -1,0 +1,223 @@
+"""``smoothcert corruptions``: certify on suites of corruptions, and compare methods there."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from smoothcert import data
+from smoothcert.classifiers.fingerprint import model_fingerprint
+from smoothcert.cli.certify import move_models
+from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, InputOptions, Seed, smoothed_for
+from smoothcert.cli.options import grouped
+from smoothcert.cli.procedures import NoiseOptions, ProcedureOptions
+from smoothcert.files import replacing
+from smoothcert.report.corruption_tables import LINES, corruption_sheet
+from smoothcert.report.corruptions import SuiteResults, check_alike, comparable, load_suite_results
+from smoothcert.report.layout import FORMATS, render_sheet, rich_sheet
+from smoothcert.report.metrics import parse_radii
+from smoothcert.store import certify_dataset
+from smoothcert.store.certification import select
+from smoothcert.types import SmoothcertError, UsageError
+
+app = typer.Typer(
+    help="Certify under common corruptions, and compare methods there.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+
+PICTURES = (".png", ".pdf", ".svg")
+
+
+@dataclass(kw_only=True)
+class ShowOptions:
+    """How results are shown."""
+
+    radii: Annotated[str, typer.Option(help="Radii of certified accuracy, as a,b,c or FIRST:LAST:STEP.")] = "0"
+    by: Annotated[str, typer.Option(help=f"What a line stands for: {', '.join(LINES)}.")] = "type"
+    style: Annotated[
+        str | None, typer.Option(help="catrs: names and order of types as in the tables of that paper.")
+    ] = None
+    format: Annotated[str | None, typer.Option("--format", "-f", help=f"{', '.join(FORMATS)}.")] = None
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the table to this file instead of the screen.")
+    ] = None
+    plot: Annotated[Path | None, typer.Option(help="Draw the ACR of every type: .png, .pdf or .svg.")] = None
+    plot_severity: Annotated[Path | None, typer.Option(help="Draw the ACR of every type over the severity.")] = None
+
+
+@app.command("run")
+@grouped
+def run(
+    about: DataOptions,
+    folder: Annotated[
+        Path, typer.Option("--run", help="Folder of the suite; each corruption gets a run folder in it.")
+    ],
+    noise: NoiseOptions,
+    how: ProcedureOptions,
+    inputs: InputOptions,
+    classifier: ClassifierOptions,
+    shown: ShowOptions,
+    types: Annotated[
+        str | None,
+        typer.Option(help="Corruptions, as a,b,c; identity is the clean set. By default all usual ones."),
+    ] = None,
+    severities: Annotated[str | None, typer.Option(help="Severities, as 1,3,5; by default all.")] = None,
+    seed: Seed = 0,
+    corruption_seed: Annotated[int, typer.Option(help="Seed of corruptions that are made on the fly.")] = 0,
+) -> None:
+    """Certify a model on every corruption of a suite, and show what each costs.
+
+    `--data mnist-c` and `--data cifar10-c` are the published suites; any other dataset is corrupted on the fly, in ways
+    of our own, so those results are not to be set beside published ones. Stop it at any time; the same command
+    continues, and what is finished is only read.
+
+    **Examples**
+
+        smoothcert corruptions run lenet.safetensors --data mnist-c --every 20 --run suites/lenet
+
+        smoothcert corruptions run cohen.pth.tar --data cifar10-c --every 100 --severities 1,3,5 --run suites/cohen
+
+        smoothcert corruptions run models/digits --data digits --types identity,fog,rotate --n 1000 --run suites/digits
+    """
+    radii = _checked(shown)
+    chosen, procedure = noise.build(), how.build()
+    sets = data.load_suite(
+        about.data_name,
+        types=_usual(about) if types is None else [part.strip() for part in types.split(",")],
+        severities=None if severities is None else _whole_numbers(severities),
+        split=about.split,
+        root=about.data_root,
+        seed=corruption_seed,
+    )
+    if all(member.type == data.IDENTITY for member in sets):
+        raise UsageError("identity is the clean set alone; name a corruption too, or take `smoothcert certify`.")
+    if (shown.by == "severity" or shown.plot_severity is not None) and not any(member.severity for member in sets):
+        raise UsageError(f"what is chosen of {about.data_name} has no severities to show; show types instead.")
+    for member in sets:
+        select(len(member.dataset), every=inputs.every, start=inputs.start, stop=inputs.stop)
+    smoothed, source = smoothed_for(classifier, sets[0].dataset, chosen)
+    move_models(procedure, smoothed)
+    check_alike(
+        folder,
+        {
+            "noise": smoothed.noise.config(),
+            "procedure": procedure.config(),
+            "inputs": {"every": inputs.every, "start": inputs.start, "stop": inputs.stop},
+            "model": model_fingerprint(smoothed.model),
+            "precision": smoothed.precision,
+        },
+    )
+    for number, member in enumerate(sets, 1):
+        typer.echo(f"{member.name} ({number} of {len(sets)})", err=True)
+        certify_dataset(
+            smoothed,
+            member.dataset,
+            procedure,
+            run=folder / member.name,
+            every=inputs.every,
+            start=inputs.start,
+            stop=inputs.stop,
+            seed=seed,
+            source=source,
+        )
+    _show([folder], shown, radii)
+
+
+@app.command("table")
+@grouped
+def table(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(metavar="DIR", help="One folder for each method, of runs or logs named TYPE or TYPE-SEVERITY."),
+    ],
+    shown: ShowOptions,
+) -> None:
+    """Show methods side by side: ACR and certified accuracy by corruption, and the means mACR and mAcc.
+
+    Severities are averaged within a type first, then types; `identity`, the clean set, is in no mean. Folders of
+    published logs work as well as those of `corruptions run`.
+
+    **Examples**
+
+        smoothcert corruptions table suites/gaussian suites/catrs --plot types.png
+
+        smoothcert corruptions table suites/* --by severity --radii 0,0.5 --format latex -o severity.tex
+
+        smoothcert corruptions table logs/catrs-mnistc-025 --style catrs
+    """
+    _show(folders, shown, _checked(shown))
+
+
+def _checked(shown: ShowOptions) -> tuple[float, ...]:
+    """The radii to show; what cannot be shown is refused before anything is sampled."""
+    if shown.by not in LINES:
+        raise UsageError(f"--by takes {', '.join(LINES)}, not {shown.by!r}.")
+    if shown.style not in (None, "catrs"):
+        raise UsageError(f"--style takes catrs, not {shown.style!r}.")
+    if shown.format is not None and shown.format not in FORMATS:
+        raise UsageError(f"--format takes {', '.join(FORMATS)}, not {shown.format!r}.")
+    for path in (shown.plot, shown.plot_severity):
+        if path is not None and path.suffix.lower() not in PICTURES:
+            raise UsageError(f"{path}: a picture is saved as {', '.join(PICTURES)}, by the suffix of its name.")
+    return parse_radii(shown.radii)
+
+
+def _show(folders: Sequence[Path], shown: ShowOptions, radii: tuple[float, ...]) -> None:
+    methods, notes = comparable(load_suite_results(folders))
+    for note in notes:
+        typer.echo(f"Note: {note}", err=True)
+    sheet = corruption_sheet(methods, radii=radii, lines=shown.by, style=shown.style)
+    _draw(methods, shown)
+    if shown.output is not None:
+        try:
+            with replacing(shown.output) as temporary:
+                temporary.write_text(render_sheet(sheet, shown.format or "md"), encoding="utf-8")
+        except OSError as error:
+            raise SmoothcertError(f"{shown.output} cannot be written ({error.strerror}).") from error
+    elif shown.format is None and sys.stdout.isatty():
+        Console().print(rich_sheet(sheet))
+    else:
+        typer.echo(render_sheet(sheet, shown.format or "md"), nl=False)
+
+
+def _draw(methods: Sequence[SuiteResults], shown: ShowOptions) -> None:
+    if shown.plot is None and shown.plot_severity is None:
+        return
+    from smoothcert.report.corruption_plots import severity_figure, type_figure  # matplotlib takes a second to load
+    from smoothcert.report.style import save_figure
+
+    # All are drawn before the first is saved.
+    figures = {}
+    if shown.plot is not None:
+        figures[shown.plot] = type_figure(methods)
+    if shown.plot_severity is not None:
+        figures[shown.plot_severity] = severity_figure(methods)
+    for path, figure in figures.items():
+        save_figure(figure, path)
+        typer.echo(f"Picture: {path}", err=True)
+
+
+def _usual(about: DataOptions) -> list[str] | None:
+    """The types to take where none are named; None for all, the clean set included."""
+    info = data.DATASETS.get(about.data_name)
+    if info is None or not info.severities or info.clean is None or data.available(info.clean, root=about.data_root):
+        return None
+    typer.echo(
+        f"Note: the clean set is left out, as {info.clean} is not here; run `smoothcert data fetch {info.clean}`.",
+        err=True,
+    )
+    return list(info.types)
+
+
+def _whole_numbers(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UsageError(f"severities must be whole numbers such as 1,3,5; got {text!r}.") from None
