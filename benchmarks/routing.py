@@ -41,7 +41,7 @@ MIDDLE = 0.5
 RADII = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 THETAS = (0.1, 0.3, 0.5)
 PAGE = DOCS / f"routing-{DATASET}.md"
-SOLVER = OptimizeSigma(steps=400, n=8, step=1e-3, interval=(0.1, 1.5))
+SOLVER = OptimizeSigma(steps=200, n=8, step=1e-3, interval=(0.1, 1.5))
 
 
 class Bench:
