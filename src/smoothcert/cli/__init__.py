@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import smoothcert
-from smoothcert.cli import aces, attack, certify, data, demo, ensemble, plan, results, selection, train
+from smoothcert.cli import aces, attack, certify, data, demo, ensemble, plan, plot, results, selection, train
 from smoothcert.types import SmoothcertError
 
 app = typer.Typer(
@@ -29,7 +29,7 @@ app.command("aces")(aces.aces)
 app.command("selection")(selection.selection)
 app.command("attack")(attack.attack)
 app.command("table")(results.table)
-app.command("plot")(results.plot)
+app.command("plot")(plot.plot)
 app.command("import")(results.import_logs)
 app.command("export")(results.export)
 app.command("info")(results.info)

@@ -9,17 +9,44 @@ from pathlib import Path
 from smoothcert.noise import noise_from_config
 from smoothcert.report.metrics import Outcomes
 from smoothcert.stats import lower_bound
-from smoothcert.store import LogKind, Run, load_run, read_log
+from smoothcert.store import Log, LogKind, Run, load_run, read_log
 from smoothcert.types import Norm, RunError, UsageError
 
 _LOG_SUFFIXES = (".tsv", ".txt", ".log")
+
+
+def find_results(paths: Sequence[str | os.PathLike[str]]) -> list[tuple[str, Run | Log]]:
+    """Find runs and certification logs.
+
+    Args:
+        paths: Run folders, log files, or folders that hold some of them (other kinds of logs there are passed over).
+
+    Returns:
+        One entry per run or log, in the order found: its name, after its folder or file, and itself.
+
+    Raises:
+        UsageError: If there is nothing at a path, or nothing that tells certified accuracy.
+        RunError, LogError: If a run or a log is damaged.
+    """
+    found: list[tuple[str, Run | Log]] = []
+    for path in map(Path, paths):
+        if not path.exists():
+            raise UsageError(f"there is no {path}; give run folders or log files.")
+        if (path / "run.json").exists():
+            run = load_run(path)
+            found.append((run.name, run))
+        elif path.is_dir():
+            found.extend(_in_folder(path))
+        else:
+            found.append((log_name(path), read_log(path)))
+    return found
 
 
 def load_outcomes(paths: Sequence[str | os.PathLike[str]]) -> list[Outcomes]:
     """Read the outcomes of runs and certification logs.
 
     Args:
-        paths: Run folders, log files, or folders that hold some of them (other kinds of logs there are passed over).
+        paths: As for :func:`find_results`.
 
     Returns:
         One entry per run or log, in the order found, named after its folder or file.
@@ -28,17 +55,16 @@ def load_outcomes(paths: Sequence[str | os.PathLike[str]]) -> list[Outcomes]:
         UsageError: If there is nothing at a path, or nothing that tells certified accuracy.
         RunError, LogError: If a run or a log is damaged.
     """
-    found: list[Outcomes] = []
-    for path in map(Path, paths):
-        if not path.exists():
-            raise UsageError(f"there is no {path}; give run folders or log files.")
-        if (path / "run.json").exists():
-            found.append(run_outcomes(load_run(path)))
-        elif path.is_dir():
-            found.extend(_in_folder(path))
-        else:
-            found.append(Outcomes.from_table(log_name(path), read_log(path).table))
-    return found
+    return [outcomes_of(name, result) for name, result in find_results(paths)]
+
+
+def outcomes_of(name: str, result: Run | Log) -> Outcomes:
+    """The outcomes of a run or a log.
+
+    Raises:
+        UsageError, RunError: If it does not tell certified accuracy in one norm.
+    """
+    return run_outcomes(result, name) if isinstance(result, Run) else Outcomes.from_table(name, result.table)
 
 
 def run_outcomes(run: Run, name: str | None = None) -> Outcomes:
@@ -75,18 +101,18 @@ def log_name(path: Path) -> str:
     return path.stem if path.suffix in _LOG_SUFFIXES else path.name
 
 
-def _in_folder(folder: Path) -> list[Outcomes]:
+def _in_folder(folder: Path) -> list[tuple[str, Run | Log]]:
     name = folder.resolve().name
-    found: list[Outcomes] = []
+    found: list[tuple[str, Run | Log]] = []
     for entry in sorted(folder.iterdir()):
         if (entry / "run.json").exists():
-            found.append(run_outcomes(load_run(entry)))
+            found.append((entry.name, load_run(entry)))
         elif (
             entry.is_file() and not entry.name.startswith(".") and entry.suffix.lower() not in {".md", ".json", ".png"}
         ):
             log = read_log(entry)
             if log.kind is LogKind.CERTIFICATION:
-                found.append(Outcomes.from_table(f"{name}/{log_name(entry)}", log.table))
+                found.append((f"{name}/{log_name(entry)}", log))
     if not found:
         raise UsageError(f"{folder} holds neither runs nor certification logs.")
     return found

@@ -6,7 +6,9 @@ import os
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Literal
 
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -17,12 +19,17 @@ from smoothcert.types import SmoothcertError, UsageError
 # Okabe and Ito's palette without yellow, which is too pale on white; the dashes tell curves apart in grey. Seven
 # colours and four dashes repeat together only after 28 curves.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9")
-DASHES = ("-", "--", "-.", ":")
+LineStyle = Literal["-", "--", "-.", ":"]
+DASHES: tuple[LineStyle, ...] = ("-", "--", "-.", ":")
 
 LABEL_WIDTH = 70
 """Characters of a label before it is broken, in a figure of usual width."""
 
+WIDTHS = (1.8, 0.9, 2.8)
+"""Widths of lines, for curves whose dashes say something else: another one each time the colours are used up."""
+
 _FORMATS = {".png": "png", ".pdf": "pdf", ".svg": "svg"}
+_UNDATED: dict[str, dict[str, Any]] = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
 
 
 def canvas(columns: int, *, rows: int = 1, width: float = 6.4, height: float) -> tuple[Figure, list[Axes]]:
@@ -48,19 +55,46 @@ def finished(figure: Figure, handles: Sequence[object], title: str | None, colum
     return figure
 
 
+def run_style(number: int) -> dict[str, Any]:
+    """Colour and width of a run's curves where dashes tell its curves apart; 21 runs look different."""
+    return {"color": COLOURS[number % len(COLOURS)], "linewidth": WIDTHS[number // len(COLOURS) % len(WIDTHS)]}
+
+
+def entry(text: str, width: float = 6.4) -> str:
+    """A legend entry: broken into lines where it is longer than a figure of this width in inches is wide."""
+    return textwrap.fill(plain(text), round(LABEL_WIDTH * width / 6.4))
+
+
+def legend_columns(entries: Sequence[str], width: float = 6.4) -> tuple[int, float]:
+    """The columns of a legend below a figure of this width, and the legend's height; lengths in inches."""
+    columns = 1 if max(map(len, entries), default=0) > 40 * width / 6.4 else min(len(entries), 2)
+    lines = sum(1 + text.count("\n") for text in entries)
+    return columns, 0.22 * -(-lines // max(columns, 1))
+
+
+def check_suffix(path: str | os.PathLike[str]) -> str:
+    """The format that the suffix of a picture's path names.
+
+    Raises:
+        UsageError: If it is none of .png, .pdf and .svg.
+    """
+    format = _FORMATS.get(Path(path).suffix.lower())
+    if format is None:
+        raise UsageError(f"{path}: a picture is saved as {', '.join(_FORMATS)}, by the suffix of its name.")
+    return format
+
+
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
-    """Save a figure as PNG, PDF or SVG, by the suffix of the path.
+    """Save a figure as PNG, PDF or SVG, by the suffix of the path; the same figure gives the same bytes.
 
     Raises:
         UsageError: If the suffix is another one.
         SmoothcertError: If the file cannot be written.
     """
-    format = _FORMATS.get(Path(path).suffix.lower())
-    if format is None:
-        raise UsageError(f"{path}: a picture is saved as {', '.join(_FORMATS)}, by the suffix of its name.")
+    format = check_suffix(path)
     try:
-        with replacing(Path(path)) as temporary:
-            figure.savefig(temporary, format=format, dpi=200)
+        with replacing(Path(path)) as temporary, rc_context({"svg.hashsalt": "smoothcert"}):
+            figure.savefig(temporary, format=format, dpi=200, metadata=_UNDATED[format])
     except OSError as error:
         raise SmoothcertError(f"{path} cannot be written ({error.strerror}).") from None
 
