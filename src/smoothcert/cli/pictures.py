@@ -85,9 +85,7 @@ def draw_curve(paths: Sequence[Path], options: PlotOptions) -> Figure:
     from smoothcert.report.plots import certified_accuracy_figure
 
     found = load_evidence(paths)
-    limits = {
-        each.name: limit for each in found if each.run is not None and (limit := sampling_limit(each.run)) is not None
-    }
+    limits = {each.name: limit for each in found if each.run is not None and (limit := sampling_limit(each.run))}
     return certified_accuracy_figure(
         [each.outcomes for each in found],
         limits=limits,

@@ -29,7 +29,7 @@ from smoothcert.types import UsageError
 
 _BINS = 25
 _SIDE = 0.03
-_NEAR = 0.04
+_NEAR = 0.07
 _MARKERS = "^vDPX*<>"
 
 
@@ -96,6 +96,10 @@ def pareto_figure(
     axes.set_xlabel("natural accuracy (%)")
     measure = "average certified radius" if radius is None else f"certified accuracy (%) at radius {radius:g}"
     axes.set_ylabel(f"{measure} ({NORM_TEXT[norm]})")
+    axes.margins(x=0.07, y=0.07)
+    low, high = axes.get_xlim()
+    room = max(1.0 - (high - low) / 2, 0.0)  # the axis spans two points at least
+    axes.set_xlim(low - room, min(high + room, 100.5))
     axes.set_ylim(bottom=0)
     return finished(figure, handles, title, columns)
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from smoothcert.report.evidence import Evidence
 from smoothcert.report.metrics import Outcomes
-from smoothcert.report.style import LineStyle, canvas, entry, finished, legend_columns, run_style
+from smoothcert.report.style import LineStyle, canvas, entry, finished, in_columns, legend_columns, run_style
 from smoothcert.types import RunError, UsageError
 
 _WIDTH = 9.0
@@ -85,8 +85,8 @@ def confidence_figure(runs: Sequence[Confidence], *, title: str | None = None) -
     """
     if not runs:
         raise UsageError("there are no runs to show.")
-    labels = [entry(f"{run.name} ({_numbers(run)})", _WIDTH) for run in runs]
-    columns, height = legend_columns([*labels, *_DASHES], _WIDTH)
+    labels = [entry(f"{run.name} ({_numbers(run)})", width=_WIDTH) for run in runs]
+    columns, height = legend_columns(labels, len(_DASHES), width=_WIDTH)
     figure, (left, right) = canvas(2, width=_WIDTH, height=3.7 + height)
     for number, run in enumerate(runs):
         for axes, values in ((left, run.bound), (right, run.share)):
@@ -98,11 +98,11 @@ def confidence_figure(runs: Sequence[Confidence], *, title: str | None = None) -
         axes.set_xlim(min(np.floor(10 * lowest) / 10, 0.5) - 0.01, 1.01)
         axes.set_ylim(0, 102)
         axes.set_ylabel("inputs at or below (% of such answers)")
-    left.set_xlabel("lower bound on p_A (probability; abstains up to ½)")
+    left.set_xlabel("lower bound on $p_A$ (probability; abstains up to ½)")
     right.set_xlabel("votes for the top class (share of samples)")
     handles = [Line2D([], [], label=label, **run_style(number)) for number, label in enumerate(labels)]
-    handles += [Line2D([], [], color="0.3", linestyle=dashes, label=answer) for answer, dashes in _DASHES.items()]
-    return finished(figure, handles, title, columns)
+    dashed = [Line2D([], [], color="0.3", linestyle=dashes, label=answer) for answer, dashes in _DASHES.items()]
+    return finished(figure, in_columns(handles, dashed, columns), title, columns)
 
 
 def _distribution(axes: Axes, values: NDArray[np.float64], number: int, dashes: LineStyle) -> None:

@@ -91,10 +91,10 @@ def effect_figure(
     scale = _scale([value for value, _ in runs])
     if len(scale.values) < 2:
         raise UsageError(f"all runs have {setting} = {scale.values[0]}; name runs that differ in it.")
-    chosen = _few(default_radii(outcomes)) if radii is None else tuple(radii)
-    labels = [f"radius {radius:g}" for radius in chosen]
+    chosen = _usual_radii(outcomes) if radii is None else tuple(radii)
+    labels = [f"{NORM_TEXT[norm]} radius {radius:g}" for radius in chosen]
     shared = len(runs) > len(scale.values)
-    columns = 5
+    columns = 4
     figure, (left, right) = canvas(2, width=9.0, height=3.6 + 0.22 * -(-(len(chosen) + shared) // columns))
     groups = [[run for given, run in runs if (str(given) if scale.named else given) == value] for value in scale.values]
     _curve(left, scale, groups, average_certified_radius, 0, bars, "ACR")
@@ -105,7 +105,7 @@ def effect_figure(
         _label_setting(axes, scale, SETTING_TEXT.get(setting, setting))
     left.set_ylabel(f"average certified radius ({NORM_TEXT[norm]})")
     left.set_ylim(bottom=0)
-    right.set_ylabel(f"certified accuracy (%) at {NORM_TEXT[norm]} radii")
+    right.set_ylabel("certified accuracy (%)")
     right.set_ylim(0, 102)
     if shared:
         words = "lowest to highest" if bars == "range" else "mean ± standard deviation"
@@ -144,8 +144,8 @@ def _curve(
         spread = np.array([values.std(ddof=1) if len(values) > 1 else 0.0 for values in found])
         below, above = spread, spread
     else:
-        below = means - [values.min() for values in found]
-        above = np.array([values.max() for values in found]) - means
+        below = np.maximum(means - [values.min() for values in found], 0.0)  # a mean of equals may round past them
+        above = np.maximum([values.max() for values in found] - means, 0.0)
     style: dict[str, Any] = {
         "color": COLOURS[number % len(COLOURS)],
         "linestyle": DASHES[number % len(DASHES)],
@@ -174,8 +174,9 @@ def _label_setting(axes: Axes, scale: _Scale, text: str) -> None:
         axes.set_xlim(-0.5, len(names) - 0.5)
 
 
-def _few(radii: Sequence[float]) -> tuple[float, ...]:
-    """Some of the radii, evenly spaced; the last is where nothing is certified."""
-    inner = radii[:-1] or radii
-    places = np.linspace(0, len(inner) - 1, min(len(inner), _MOST_CURVES)).round().astype(int)
-    return tuple(inner[place] for place in places)
+def _usual_radii(runs: Sequence[Outcomes]) -> tuple[float, ...]:
+    """A few radii, evenly spaced, at which some run certifies an input."""
+    usual = default_radii(runs)
+    reached = [radius for radius in usual if max(certified_accuracy(run, radius)[0] for run in runs) > 0] or [0.0]
+    places = np.linspace(0, len(reached) - 1, min(len(reached), _MOST_CURVES)).round().astype(int)
+    return tuple(reached[place] for place in places)

@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Patch
 from numpy.typing import ArrayLike, NDArray
 
@@ -123,7 +124,7 @@ def votes_figure(inputs: Sequence[VotedInput], class_names: Sequence[str], *, ti
         raise UsageError(f"votes are on {most} classes, but only {len(class_names)} have names; use their dataset.")
     columns = max(map(len, pixels))
     width = 1.25 * columns + 3.4
-    figure = Figure(figsize=(width, 2.0 * len(inputs) + 0.9), layout="constrained")
+    figure = Figure(figsize=(width, 2.1 * len(inputs) + 0.7), layout=ConstrainedLayoutEngine(h_pad=0.09, w_pad=0.05))
     FigureCanvasAgg(figure)
     ratios = [*[1.0] * columns, 1.9]
     grid = figure.add_gridspec(len(inputs), columns + 1, width_ratios=ratios)
@@ -178,8 +179,8 @@ def _draw_votes(axes: Axes, each: VotedInput, class_names: Sequence[str]) -> Non
     if each.predict == ABSTAIN:
         answer = "abstains"
     else:
-        proved = f"{NORM_TEXT[each.norm]} radius {radius_text(each.radius)}"
-        answer = f"{_short(class_names[each.predict])}, {proved}"
+        proved = f"{NORM_TEXT[each.norm]} radius {radius_text(each.radius, 0 if each.norm is Norm.L0 else 3)}"
+        answer = f"answers {_short(class_names[each.predict])}, {proved}"
     axes.set_title(answer, fontsize="small")
 
 

@@ -10,6 +10,7 @@ from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
 from smoothcert.report.metrics import (
     NORM_TEXT,
@@ -23,7 +24,7 @@ from smoothcert.report.metrics import (
     wilson_interval,
 )
 from smoothcert.report.style import COLOURS, DASHES, canvas, entry, finished, legend_columns
-from smoothcert.types import unknown_name
+from smoothcert.types import Norm, unknown_name
 
 
 def certified_accuracy_figure(
@@ -88,6 +89,9 @@ def certified_accuracy_figure(
         handles.append(Patch(facecolor="0.4", alpha=0.3, label="95 % interval over the test sample"))
     right = max([float(run.radius.max()) for run in runs] + list(limits.values()))
     axes.set_xlim(0, 1.04 * right or 1)
+    if norm is Norm.L0:  # whole numbers; the fall just above 0 would hide behind the axis
+        axes.set_xlim(left=-0.02 * axes.get_xlim()[1])
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylim(0, 102)
     axes.set_xlabel(f"certified radius ({NORM_TEXT[norm]})")
     axes.set_ylabel("certified accuracy (%)")

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from smoothcert.report.evidence import Evidence
-from smoothcert.report.style import LineStyle, canvas, entry, finished, legend_columns, run_style
+from smoothcert.report.style import LineStyle, canvas, entry, finished, in_columns, legend_columns, run_style
 from smoothcert.types import Outcome, RunError, UsageError
 
 _DASHES: dict[Outcome, LineStyle] = {Outcome.CERTIFIED: "-", Outcome.REFUTED: "--", Outcome.UNDECIDED: ":"}
@@ -66,10 +66,11 @@ def samples_figure(runs: Sequence[Samples], *, title: str | None = None) -> Figu
     if not runs:
         raise UsageError("there are no runs to show.")
     labels = [entry(f"{run.name} (mean {run.used.mean():,.0f})") for run in runs]
-    columns, height = legend_columns([*labels, *_DASHES, "mean"])
+    columns, height = legend_columns(labels, len(_DASHES) + 1)
     figure, (axes,) = canvas(1, height=3.9 + height)
     least, most = min(run.used.min() for run in runs), max(run.used.max() for run in runs)
-    left, right = least / 1.5, most * 1.5
+    right = 1.5 * most
+    left = min(least / 1.5, right / 10)
     for number, run in enumerate(runs):
         style = run_style(number)
         for outcome, dashes in _DASHES.items():
@@ -85,6 +86,6 @@ def samples_figure(runs: Sequence[Samples], *, title: str | None = None) -> Figu
     axes.set_xlabel("samples per input, selection included")
     axes.set_ylabel("inputs decided so far (% of all)")
     handles = [Line2D([], [], label=label, **run_style(number)) for number, label in enumerate(labels)]
-    handles += [Line2D([], [], color="0.3", linestyle=look, label=outcome.value) for outcome, look in _DASHES.items()]
-    handles.append(Line2D([], [], color="0.4", linewidth=0.7, label="mean"))
-    return finished(figure, handles, title, columns)
+    dashed = [Line2D([], [], color="0.3", linestyle=look, label=outcome.value) for outcome, look in _DASHES.items()]
+    dashed.append(Line2D([], [], color="0.4", linewidth=0.7, label="mean"))
+    return finished(figure, in_columns(handles, dashed, columns), title, columns)

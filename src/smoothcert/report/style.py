@@ -12,6 +12,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from smoothcert.files import replacing
 from smoothcert.types import SmoothcertError, UsageError
@@ -65,11 +66,30 @@ def entry(text: str, width: float = 6.4) -> str:
     return textwrap.fill(plain(text), round(LABEL_WIDTH * width / 6.4))
 
 
-def legend_columns(entries: Sequence[str], width: float = 6.4) -> tuple[int, float]:
-    """The columns of a legend below a figure of this width, and the legend's height; lengths in inches."""
-    columns = 1 if max(map(len, entries), default=0) > 40 * width / 6.4 else min(len(entries), 2)
+def legend_columns(entries: Sequence[str], meanings: int = 0, *, width: float = 6.4) -> tuple[int, float]:
+    """How a legend is laid out below a figure.
+
+    Args:
+        entries: Its entries.
+        meanings: How many entries :func:`in_columns` puts beside them.
+        width: The width of the figure in inches.
+
+    Returns:
+        The number of columns, 2 where the entries are short enough, and the height in inches.
+    """
+    short = max(map(len, entries)) <= 40 * width / 6.4
     lines = sum(1 + text.count("\n") for text in entries)
-    return columns, 0.22 * -(-lines // max(columns, 1))
+    if meanings:
+        return (2, 0.22 * max(-(-(lines + meanings) // 2), meanings)) if short else (1, 0.22 * (lines + meanings))
+    columns = min(len(entries), 2) if short else 1
+    return columns, 0.22 * -(-lines // columns)
+
+
+def in_columns(runs: Sequence[Line2D], meanings: Sequence[Line2D], columns: int) -> list[Line2D]:
+    """Legend handles of runs and of what dashes mean; of two columns, the meanings of a few runs have their own."""
+    missing = len(meanings) - len(runs) if columns > 1 else 0
+    blanks = [Line2D([], [], linestyle="none", label=" ") for _ in range(missing)]
+    return [*runs, *blanks, *meanings]
 
 
 def check_suffix(path: str | os.PathLike[str]) -> str:
