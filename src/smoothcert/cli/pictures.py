@@ -16,7 +16,7 @@ from smoothcert.report.load import sampling_limit
 from smoothcert.report.metrics import parse_radii
 from smoothcert.store import Run
 from smoothcert.store.copies import check_data, noisy_copies
-from smoothcert.types import CheckpointError, Norm, SmoothcertError, UsageError
+from smoothcert.types import CheckpointError, Norm, RunError, SmoothcertError, UsageError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -205,7 +205,7 @@ def _setting(each: Evidence, key: str) -> Any:
 def _indices(text: str | None, rows: dict[int, dict[str, Any]], run: Run) -> list[int]:
     """The inputs asked for; else those of smallest, middle and largest radius."""
     if not rows:
-        raise UsageError(f"{run.path} holds no rows yet.")
+        raise RunError(f"{run.path} holds no rows yet.")
     if text is None:
         ordered = sorted(rows, key=lambda index: (rows[index]["radius"], index))
         return list(dict.fromkeys([ordered[0], ordered[len(ordered) // 2], ordered[-1]]))
