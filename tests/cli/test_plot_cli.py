@@ -203,7 +203,8 @@ def test_a_composition_from_published_logs_beside_its_certifier(shared_data):
     (axes,) = draw("tradeoff", prefix, certifier, core=core).axes
     _, dots, _, point = axes.get_lines()
     assert round(point.get_xdata()[0], 1) == 76.0
-    assert dots.get_xdata()[1] == pytest.approx(97.6)  # θ = 0.1 in Table 8 of the paper
+    assert np.round(dots.get_xdata()[:5], 1).tolist() == [99.0, 97.6, 96.0, 93.8, 90.2]  # NAC in Table 8 of the paper
+    assert np.round(dots.get_ydata()[:5], 3).tolist() == [0.0, 0.254, 0.323, 0.383, 0.437]  # and ACR
     with pytest.raises(UsageError, match="do not hold the answers of a core"):
         draw("tradeoff", prefix)
 
