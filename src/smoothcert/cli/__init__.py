@@ -18,6 +18,7 @@ from smoothcert.cli import (
     demo,
     ensemble,
     plan,
+    plot,
     results,
     selection,
     train,
@@ -43,7 +44,7 @@ app.command("selection")(selection.selection)
 app.command("attack")(attack.attack)
 app.command("table")(results.table)
 app.command("compare")(compare.compare)
-app.command("plot")(results.plot)
+app.command("plot")(plot.plot)
 app.command("import")(results.import_logs)
 app.command("export")(results.export)
 app.command("info")(results.info)

@@ -1,4 +1,4 @@
-"""``smoothcert table``, ``plot``, ``import``, ``export`` and ``info``: from runs and logs to answers."""
+"""``smoothcert table``, ``import``, ``export`` and ``info``: from runs and logs to answers."""
 
 from __future__ import annotations
 
@@ -113,32 +113,6 @@ def write_text(path: Path, text: str) -> None:
             temporary.write_text(text, encoding="utf-8")
     except OSError as error:
         raise SmoothcertError(f"{path} cannot be written ({error.strerror}).") from error
-
-
-def plot(
-    paths: Paths,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Picture: .png, .pdf or .svg.")] = Path(
-        "certified-accuracy.png"
-    ),
-    envelope: Annotated[
-        bool, typer.Option("--envelope", help="Draw the best of the runs at every radius too.")
-    ] = False,
-) -> None:
-    """Draw certified accuracy over the radius.
-
-    **Examples**
-
-        smoothcert plot demo/runs
-
-        smoothcert plot runs/mine published/sigma_0.50 -o compare.pdf
-
-        smoothcert plot runs/sigma-* --envelope
-    """
-    from smoothcert.report.plots import certified_accuracy_figure  # matplotlib takes a second to load
-    from smoothcert.report.style import save_figure
-
-    save_figure(certified_accuracy_figure(load_outcomes(paths), best=envelope), output)
-    typer.echo(f"Picture: {output}", err=True)
 
 
 def import_logs(

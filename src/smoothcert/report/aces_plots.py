@@ -5,7 +5,6 @@ After Figures 1 to 9 of Horváth, Müller, Fischer and Vechev (2022). Save them 
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,16 +20,17 @@ from smoothcert.report.aces import (
     Components,
     FloatArray,
     Single,
-    check_inputs,
     pareto,
     signed_selection_radius,
 )
 from smoothcert.report.metrics import NORM_TEXT, average_certified_radius, certified_accuracy, common_norm
-from smoothcert.report.style import COLOURS, DASHES, LABEL_WIDTH, canvas, finished, plain
+from smoothcert.report.style import COLOURS, DASHES, canvas, entry, finished, legend_columns
 from smoothcert.types import UsageError
 
 _BINS = 25
 _SIDE = 0.03
+_NEAR = 0.07
+_MARKERS = "^vDPX*<>"
 
 
 def pareto_figure(
@@ -43,7 +43,8 @@ def pareto_figure(
     """Draw robustness over natural accuracy, a curve over all thresholds per composition (Figures 1, 2, 4, 5, 8, 9).
 
     Dots are the thresholds of the paper's tables, the square is the lowest one, where (nearly) only the core answers;
-    triangles are single smoothed classifiers.
+    other markers are single smoothed classifiers, numbered where there are several. Without compositions it is the
+    trade-off of Figures 4 and 5 of Jeong et al. (2023).
 
     Args:
         runs: The components of the compositions.
@@ -55,18 +56,20 @@ def pareto_figure(
         A figure of its own.
 
     Raises:
-        UsageError: If there are no runs, or inputs or norms differ.
+        UsageError: If there is nothing to show, or inputs or norms differ.
     """
-    check_inputs(runs)
-    norm = common_norm([run.certifier for run in runs] + [single.outcomes for single in singles])
-    for single in singles:
-        other = single.outcomes
-        if not np.array_equal(other.index, runs[0].index) or not np.array_equal(other.label, runs[0].label):
-            raise UsageError(f"{other.name} is about other inputs than {runs[0].name}; compare runs of the same.")
+    everyone = [run.certifier for run in runs] + [single.outcomes for single in singles]
+    norm = common_norm(everyone)
+    for other in everyone[1:]:
+        if not np.array_equal(other.index, everyone[0].index) or not np.array_equal(other.label, everyone[0].label):
+            raise UsageError(f"{other.name} is about other inputs than {everyone[0].name}; compare runs of the same.")
     scale = 1.0 if radius is None else 100.0
-    names = [run.name for run in runs] + [single.outcomes.name for single in singles]
-    columns = 1 if max(map(len, names)) > 22 else min(len(names), 2)
-    figure, (axes,) = canvas(1, height=3.9 + 0.22 * -(-len(names) // columns))
+    numbered = len(singles) > 1
+    names = [f"ACES, {run.name}" + (" (θ beside dots)" if len(runs) == 1 else "") for run in runs]
+    alone = [single.outcomes.name for single in singles]
+    names += [f"{number}: {name}" for number, name in enumerate(alone, 1)] if numbered else alone
+    columns, height = legend_columns([entry(name) for name in names])
+    figure, (axes,) = canvas(1, height=3.9 + height)
     handles = []
     for number, run in enumerate(runs):
         colour, dashes = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
@@ -77,19 +80,26 @@ def pareto_figure(
         axes.plot(100 * natural[:1], scale * robust[:1], "s", color=colour, markersize=8, clip_on=False)
         if len(runs) == 1:
             _name_dots(axes, run.thetas[dots], 100 * natural[dots], scale * robust[dots])
-        label = f"ACES, {run.name}" + (" (θ beside dots)" if len(runs) == 1 else "")
-        handles.append(_handle(label, colour, "o", dashes))
+        handles.append(_handle(names[number], colour, "o", dashes))
+    points = []
     for number, single in enumerate(singles):
-        colour = COLOURS[(len(runs) + number) % len(COLOURS)]
+        colour, marker = COLOURS[(len(runs) + number) % len(COLOURS)], _MARKERS[number % len(_MARKERS)]
         outcomes = single.outcomes
         robust_single = (
             average_certified_radius(outcomes) if radius is None else float(certified_accuracy(outcomes, radius)[0])
         )
-        axes.plot([100 * single.natural], [scale * robust_single], "^", color=colour, markersize=8, clip_on=False)
-        handles.append(_handle(outcomes.name, colour, "^", "none"))
+        points.append((100 * single.natural, scale * robust_single))
+        axes.plot([points[-1][0]], [points[-1][1]], marker, color=colour, markersize=8, clip_on=False)
+        handles.append(_handle(names[len(runs) + number], colour, marker, "none"))
+    if numbered:
+        _number_points(axes, points)
     axes.set_xlabel("natural accuracy (%)")
     measure = "average certified radius" if radius is None else f"certified accuracy (%) at radius {radius:g}"
     axes.set_ylabel(f"{measure} ({NORM_TEXT[norm]})")
+    axes.margins(x=0.07, y=0.07)
+    low, high = axes.get_xlim()
+    room = max(1.0 - (high - low) / 2, 0.0)  # the axis spans two points at least
+    axes.set_xlim(low - room, min(high + room, 100.5))
     axes.set_ylim(bottom=0)
     return finished(figure, handles, title, columns)
 
@@ -189,7 +199,20 @@ def _name_dots(axes: Axes, thetas: FloatArray, x: FloatArray, y: FloatArray) -> 
             last = here
 
 
+def _number_points(axes: Axes, points: Sequence[tuple[float, float]]) -> None:
+    """Write the number of every point beside it; of points that nearly meet, all numbers beside the first."""
+    places = np.array(points)
+    size = np.maximum(np.ptp(places, axis=0), 1e-9)
+    met: dict[int, list[int]] = {}
+    for number, place in enumerate(places):
+        near = next((first for first in met if (np.abs(places[first] - place) / size < _NEAR).all()), number)
+        met.setdefault(near, []).append(number + 1)
+    for first, numbers in met.items():
+        x, y = points[first]
+        text = ", ".join(map(str, numbers))
+        axes.annotate(text, (x, y), (7, 4), textcoords="offset points", fontsize="small", annotation_clip=False)
+
+
 def _handle(label: str, colour: str, marker: str, dashes: str) -> Line2D:
-    text = textwrap.fill(plain(label), LABEL_WIDTH)
     style: dict[str, Any] = {"color": colour, "marker": marker, "linestyle": dashes}
-    return Line2D([], [], label=text, **style)
+    return Line2D([], [], label=entry(label), **style)

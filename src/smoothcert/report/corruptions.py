@@ -20,7 +20,7 @@ from smoothcert.report.metrics import (
     certified_counts,
     common_norm,
 )
-from smoothcert.store import LogKind, load_run, read_log
+from smoothcert.store import LogKind, flat_config, load_run, read_log
 from smoothcert.types import UsageError
 
 IDENTITY = "identity"
@@ -238,7 +238,7 @@ def _place(name: str) -> Place:
 
 
 def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    return _flat({key: config[key] for key in _SETTINGS if key in config})
+    return flat_config({key: config[key] for key in _SETTINGS if key in config})
 
 
 def _check_settings(folder: Path, settings: Mapping[Place, Mapping[str, Any]]) -> None:
@@ -252,13 +252,6 @@ def _check_settings(folder: Path, settings: Mapping[Place, Mapping[str, Any]]) -
                     f"{place_name(first)} and {found.get(key, 'not set')} in {place_name(place)}; certify them alike, "
                     "or into folders of their own."
                 )
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
-    return flat
 
 
 def _uneven(method: SuiteResults) -> list[str]:

@@ -20,13 +20,40 @@ from smoothcert.types import Norm, RunError, UsageError
 _LOG_SUFFIXES = (".tsv", ".txt", ".log")
 
 
+def find_results(paths: Sequence[str | os.PathLike[str]]) -> list[tuple[str, Run | Log]]:
+    """Find runs and certification logs.
+
+    Args:
+        paths: Run folders, log files, or folders that hold some of them (other kinds of logs there are passed over).
+
+    Returns:
+        One entry per run or log, in the order found: its name, after its folder or file, and itself.
+
+    Raises:
+        UsageError: If there is nothing at a path, or nothing that tells certified accuracy.
+        RunError, LogError: If a run or a log is damaged.
+    """
+    found: list[tuple[str, Run | Log]] = []
+    for path in map(Path, paths):
+        if not path.exists():
+            raise UsageError(f"there is no {path}; give run folders or log files.")
+        if (path / "run.json").exists():
+            run = load_run(path)
+            found.append((run.name, run))
+        elif path.is_dir():
+            found.extend(_in_folder(path))
+        else:
+            found.append((log_name(path), read_log(path)))
+    return found
+
+
 def load_outcomes(
     paths: Sequence[str | os.PathLike[str]], *, n: int | None = None, alpha: float | None = None
 ) -> list[Outcomes]:
     """Read the outcomes of runs and certification logs.
 
     Args:
-        paths: Run folders, log files, or folders that hold some of them (other kinds of logs there are passed over).
+        paths: As for :func:`find_results`.
         n: Recompute what fewer samples would have proved; see ``recompute``.
         alpha: Recompute what would have been proved at this probability of a wrong statement.
 
@@ -37,17 +64,20 @@ def load_outcomes(
         UsageError: If there is nothing at a path, nothing that tells certified accuracy, or it cannot be recomputed.
         RunError, LogError: If a run or a log is damaged.
     """
-    found: list[Outcomes] = []
-    for path in map(Path, paths):
-        if not path.exists():
-            raise UsageError(f"there is no {path}; give run folders or log files.")
-        if (path / "run.json").exists():
-            found.append(run_outcomes(load_run(path), n=n, alpha=alpha))
-        elif path.is_dir():
-            found.extend(_in_folder(path, n, alpha))
-        else:
-            found.append(_log_outcomes(path, read_log(path), log_name(path), n, alpha))
-    return found
+    return [outcomes_of(name, result, n=n, alpha=alpha) for name, result in find_results(paths)]
+
+
+def outcomes_of(name: str, result: Run | Log, *, n: int | None = None, alpha: float | None = None) -> Outcomes:
+    """The outcomes of a run or a log, as stored or recomputed for another ``n`` or ``alpha``.
+
+    Raises:
+        UsageError, RunError: As for :func:`run_outcomes`; a log cannot be recomputed.
+    """
+    if isinstance(result, Run):
+        return run_outcomes(result, name, n=n, alpha=alpha)
+    if n is not None or alpha is not None:
+        raise UsageError(f"{result.path} is a log, which keeps no votes to recompute from; leave out --n and --alpha.")
+    return Outcomes.from_table(name, result.table, natural=_clean(result.table))
 
 
 def run_outcomes(run: Run, name: str | None = None, *, n: int | None = None, alpha: float | None = None) -> Outcomes:
@@ -105,12 +135,6 @@ def _clean(table: pa.Table) -> int | None:
     return int((table["clean_predict"].to_numpy() == table["label"].to_numpy()).sum())
 
 
-def _log_outcomes(path: Path, log: Log, name: str, n: int | None, alpha: float | None) -> Outcomes:
-    if n is not None or alpha is not None:
-        raise UsageError(f"{path} is a log, which keeps no votes to recompute from; leave out --n and --alpha.")
-    return Outcomes.from_table(name, log.table, natural=_clean(log.table))
-
-
 def sampling_limit(run: Run) -> float | None:
     """The largest radius the run's number of samples could prove, when every vote agrees.
 
@@ -132,18 +156,18 @@ def log_name(path: Path) -> str:
     return path.stem if path.suffix in _LOG_SUFFIXES else path.name
 
 
-def _in_folder(folder: Path, n: int | None, alpha: float | None) -> list[Outcomes]:
+def _in_folder(folder: Path) -> list[tuple[str, Run | Log]]:
     name = folder.resolve().name
-    found: list[Outcomes] = []
+    found: list[tuple[str, Run | Log]] = []
     for entry in sorted(folder.iterdir()):
         if (entry / "run.json").exists():
-            found.append(run_outcomes(load_run(entry), n=n, alpha=alpha))
+            found.append((entry.name, load_run(entry)))
         elif (
             entry.is_file() and not entry.name.startswith(".") and entry.suffix.lower() not in {".md", ".json", ".png"}
         ):
             log = read_log(entry)
             if log.kind is LogKind.CERTIFICATION:
-                found.append(_log_outcomes(entry, log, f"{name}/{log_name(entry)}", n, alpha))
+                found.append((f"{name}/{log_name(entry)}", log))
     if not found:
         raise UsageError(f"{folder} holds neither runs nor certification logs.")
     return found

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
 from smoothcert.report.metrics import (
     NORM_TEXT,
     Outcomes,
     acr_text,
     average_certified_radius,
+    certified_counts,
     common_norm,
     curve,
     envelope,
+    wilson_interval,
 )
-from smoothcert.report.style import COLOURS, DASHES, LABEL_WIDTH, plain
-from smoothcert.types import unknown_name
+from smoothcert.report.style import COLOURS, DASHES, canvas, entry, finished, legend_columns
+from smoothcert.types import Norm, unknown_name
 
 
 def certified_accuracy_figure(
@@ -28,14 +32,19 @@ def certified_accuracy_figure(
     *,
     limits: Mapping[str, float] | None = None,
     best: bool = False,
+    intervals: bool = False,
     title: str | None = None,
 ) -> Figure:
     """Draw certified accuracy over the radius, one exact step curve per run.
+
+    As Figures 2 and 3 of Jeong et al. (2023), in which the fall at the sampling limit shows too; with ``best`` as the
+    envelopes in Figures 2 to 6 of Alfarra et al. (2022).
 
     Args:
         runs: The outcomes of the runs, all in one norm.
         limits: For runs by name, the largest radius their number of samples could prove; drawn as a thin vertical line.
         best: Whether to draw the envelope too: the best of the runs at every radius.
+        intervals: Whether to shade Wilson's 95 % interval of every accuracy, over the sample of test inputs.
         title: A title above the picture.
 
     Returns:
@@ -49,13 +58,11 @@ def certified_accuracy_figure(
     for name in limits:
         if name not in {run.name for run in runs}:
             raise unknown_name("run", name, {run.name for run in runs})
-    entries = len(runs) + bool(limits) + best
-    legend_columns = 1 if max(len(run.name) for run in runs) > 28 else min(entries, 2)
-    legend_rows = -(-entries // legend_columns)
-    figure = Figure(figsize=(6.4, 3.9 + 0.22 * legend_rows), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    handles = []
+    labels = [entry(f"{run.name} (ACR {acr_text(average_certified_radius(run))})") for run in runs]
+    others = [""] * (bool(limits) + best + intervals)
+    columns, height = legend_columns([*labels, *others])
+    figure, (axes,) = canvas(1, height=3.9 + height)
+    handles: list[Artist] = []
     if best:
         radii, accuracy = envelope(runs)
         area = float((accuracy[1:] * np.diff(radii)).sum())  # of one run, this is its ACR
@@ -66,29 +73,28 @@ def certified_accuracy_figure(
         colour, dashes = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
         radii, accuracy = curve(run)
         # ``pre``: the value at a radius holds to its left; the last point is the fall to 0.
-        (line,) = axes.step(
-            np.append(radii, radii[-1]),
-            100 * np.append(accuracy, 0.0),
-            where="pre",
-            color=colour,
-            linestyle=dashes,
-            linewidth=1.8,
-            label=textwrap.fill(f"{plain(run.name)} (ACR {acr_text(average_certified_radius(run))})", LABEL_WIDTH),
-        )
-        handles.append(line)
+        ends, heights = np.append(radii, radii[-1]), 100 * np.append(accuracy, 0.0)
+        style: dict[str, Any] = {"color": colour, "linestyle": dashes, "linewidth": 1.8}
+        handles += axes.step(ends, heights, where="pre", label=labels[number], **style)
+        if intervals:
+            low, high = 100 * np.transpose(
+                [wilson_interval(k, len(run)) for k in certified_counts(run, radii).tolist()]
+            )
+            axes.fill_between(radii, low, high, step="pre", color=colour, alpha=0.18, linewidth=0)
         if run.name in limits:
             axes.axvline(limits[run.name], color=colour, linewidth=0.7, zorder=1)
     if limits:
         handles.append(Line2D([], [], color="0.4", linewidth=0.7, label="sampling limit"))
+    if intervals:
+        handles.append(Patch(facecolor="0.4", alpha=0.3, label="95 % interval over the test sample"))
     right = max([float(run.radius.max()) for run in runs] + list(limits.values()))
     axes.set_xlim(0, 1.04 * right or 1)
+    if norm is Norm.L0:  # whole numbers; the fall just above 0 would hide behind the axis
+        axes.set_xlim(left=-0.02 * axes.get_xlim()[1])
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylim(0, 102)
     axes.set_xlabel(f"certified radius ({NORM_TEXT[norm]})")
     axes.set_ylabel("certified accuracy (%)")
-    axes.grid(color="0.9", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
     if title is not None:
-        axes.set_title(textwrap.fill(plain(title), LABEL_WIDTH))
-    figure.legend(handles=handles, loc="outside lower center", ncols=legend_columns, frameon=False, handlelength=3.2)
-    return figure
+        axes.set_title(entry(title))
+    return finished(figure, handles, None, columns)

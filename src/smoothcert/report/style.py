@@ -6,10 +6,13 @@ import os
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Literal
 
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from smoothcert.files import replacing
 from smoothcert.types import SmoothcertError, UsageError
@@ -17,12 +20,17 @@ from smoothcert.types import SmoothcertError, UsageError
 # Okabe and Ito's palette without yellow, which is too pale on white; the dashes tell curves apart in grey. Seven
 # colours and four dashes repeat together only after 28 curves.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9")
-DASHES = ("-", "--", "-.", ":")
+LineStyle = Literal["-", "--", "-.", ":"]
+DASHES: tuple[LineStyle, ...] = ("-", "--", "-.", ":")
 
 LABEL_WIDTH = 70
 """Characters of a label before it is broken, in a figure of usual width."""
 
+WIDTHS = (1.8, 0.9, 2.8)
+"""Widths of lines, for curves whose dashes say something else: another one each time the colours are used up."""
+
 _FORMATS = {".png": "png", ".pdf": "pdf", ".svg": "svg"}
+_UNDATED: dict[str, dict[str, Any]] = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
 
 
 def canvas(columns: int, *, rows: int = 1, width: float = 6.4, height: float) -> tuple[Figure, list[Axes]]:
@@ -48,19 +56,65 @@ def finished(figure: Figure, handles: Sequence[object], title: str | None, colum
     return figure
 
 
+def run_style(number: int) -> dict[str, Any]:
+    """Colour and width of a run's curves where dashes tell its curves apart; 21 runs look different."""
+    return {"color": COLOURS[number % len(COLOURS)], "linewidth": WIDTHS[number // len(COLOURS) % len(WIDTHS)]}
+
+
+def entry(text: str, width: float = 6.4) -> str:
+    """A legend entry: broken into lines where it is longer than a figure of this width in inches is wide."""
+    return textwrap.fill(plain(text), round(LABEL_WIDTH * width / 6.4))
+
+
+def legend_columns(entries: Sequence[str], meanings: int = 0, *, width: float = 6.4) -> tuple[int, float]:
+    """How a legend is laid out below a figure.
+
+    Args:
+        entries: Its entries.
+        meanings: How many entries :func:`in_columns` puts beside them.
+        width: The width of the figure in inches.
+
+    Returns:
+        The number of columns, 2 where the entries are short enough, and the height in inches.
+    """
+    short = max(map(len, entries)) <= 40 * width / 6.4
+    lines = sum(1 + text.count("\n") for text in entries)
+    if meanings:
+        return (2, 0.22 * max(-(-(lines + meanings) // 2), meanings)) if short else (1, 0.22 * (lines + meanings))
+    columns = min(len(entries), 2) if short else 1
+    return columns, 0.22 * -(-lines // columns)
+
+
+def in_columns(runs: Sequence[Line2D], meanings: Sequence[Line2D], columns: int) -> list[Line2D]:
+    """Legend handles of runs and of what dashes mean; of two columns, the meanings of a few runs have their own."""
+    missing = len(meanings) - len(runs) if columns > 1 else 0
+    blanks = [Line2D([], [], linestyle="none", label=" ") for _ in range(missing)]
+    return [*runs, *blanks, *meanings]
+
+
+def check_suffix(path: str | os.PathLike[str]) -> str:
+    """The format that the suffix of a picture's path names.
+
+    Raises:
+        UsageError: If it is none of .png, .pdf and .svg.
+    """
+    format = _FORMATS.get(Path(path).suffix.lower())
+    if format is None:
+        raise UsageError(f"{path}: a picture is saved as {', '.join(_FORMATS)}, by the suffix of its name.")
+    return format
+
+
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
-    """Save a figure as PNG, PDF or SVG, by the suffix of the path.
+    """Save a figure as PNG, PDF or SVG, by the suffix of the path; the same figure gives the same bytes.
 
     Raises:
         UsageError: If the suffix is another one.
         SmoothcertError: If the file cannot be written.
     """
-    format = _FORMATS.get(Path(path).suffix.lower())
-    if format is None:
-        raise UsageError(f"{path}: a picture is saved as {', '.join(_FORMATS)}, by the suffix of its name.")
+    format = check_suffix(path)
     try:
-        with replacing(Path(path)) as temporary:
-            figure.savefig(temporary, format=format, dpi=200)
+        with replacing(Path(path)) as temporary, rc_context({"svg.hashsalt": "smoothcert"}):
+            figure.savefig(temporary, format=format, dpi=200, metadata=_UNDATED[format])
     except OSError as error:
         raise SmoothcertError(f"{path} cannot be written ({error.strerror}).") from None
 

@@ -2,13 +2,14 @@
 
 from smoothcert.store.certification import certify_dataset
 from smoothcert.store.logs import Log, LogKind, read_log, write_log
-from smoothcert.store.run import Run, load_run, open_run, write_run
+from smoothcert.store.run import Run, flat_config, load_run, open_run, write_run
 
 __all__ = [
     "Log",
     "LogKind",
     "Run",
     "certify_dataset",
+    "flat_config",
     "load_run",
     "open_run",
     "read_log",

@@ -379,7 +379,7 @@ def _read_pending(folder: Path) -> tuple[list[Row], int]:
 
 
 def _refuse_other(folder: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    old, new = _flat(there), _flat(here)
+    old, new = flat_config(there), flat_config(here)
     differences = [
         f"{key} is {old.get(key, 'not set')} there and {new.get(key, 'not set')} here"
         for key in sorted(old.keys() | new.keys())
@@ -392,11 +392,17 @@ def _refuse_other(folder: Path, there: Mapping[str, Any], here: Mapping[str, Any
         )
 
 
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat_config(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted keys.
+
+    Example:
+        >>> flat_config({"noise": {"name": "gaussian", "sigma": 0.5}, "seed": 0})
+        {'noise.name': 'gaussian', 'noise.sigma': 0.5, 'seed': 0}
+    """
     flat: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, Mapping):
-            flat.update(_flat(value, f"{prefix}{key}."))
+            flat.update(flat_config(value, f"{prefix}{key}."))
         else:
             flat[prefix + key] = value
     return flat

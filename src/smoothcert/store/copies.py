@@ -1,0 +1,84 @@
+"""The noisy copies behind a row of a run: drawn again from the seeds, the same as when it was certified."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from smoothcert.noise import Gaussian, Noise, noise_from_config
+from smoothcert.sampling import BLOCK, ESTIMATION
+from smoothcert.sampling.copies import NoisyCopies
+from smoothcert.store.certification import Indexable, data_fingerprint, select
+from smoothcert.store.run import Run
+from smoothcert.types import RunError, UsageError
+
+
+def noisy_copies(run: Run, row: Mapping[str, Any], x: Tensor, count: int) -> Tensor:
+    """The first noisy copies of an input that its certificate was estimated from.
+
+    Args:
+        run: The run.
+        row: The input's row of ``run.rows()``.
+        x: The input itself, as the classifier was given it (float32, unless the model computes in another type).
+        count: How many copies; fewer are given where fewer were drawn.
+
+    Returns:
+        The copies (count, shape of x), on the CPU.
+
+    Raises:
+        UsageError: If no noisy copies were drawn for the input, or on a device that is not here.
+        RunError: If the noise was drawn in another way than this version draws it.
+    """
+    noise = _noise(run, row)
+    drawn = row["stages"][0]["n"] if row.get("stages") else row.get("n")
+    if noise is None or not drawn:
+        raise UsageError(f"input {row['index']} of {run.path} was answered without noisy copies; choose another one.")
+    stream = run.config["stream"]
+    if stream["block"] != BLOCK:
+        raise RunError(f"{run.path} drew noise in blocks of {stream['block']}, not of {BLOCK}; certify it again.")
+    try:
+        x = x.to(stream["device"]).contiguous()
+    except (RuntimeError, AssertionError) as error:
+        raise UsageError(
+            f"{run.path} drew its noise on {stream['device']}, which is not here; show it on such a device."
+        ) from error
+    rows = torch.empty((min(count, drawn), *x.shape), dtype=x.dtype, device=x.device)
+    place = {"seed": run.config["seed"], "index": row["index"], "stage": ESTIMATION, "start": 0}
+    NoisyCopies(x).fill(rows, x, noise, **place)
+    return rows.cpu()
+
+
+def check_data(run: Run, dataset: Indexable) -> None:
+    """Refuse a dataset that is not the one a run was certified on.
+
+    Raises:
+        UsageError: If its size or one of the inputs that the run's fingerprint covers is another, or the run has none.
+    """
+    known = run.config.get("data")
+    if known is None:
+        raise UsageError(f"{run.path} does not say which data it is about, so its inputs cannot be shown.")
+    same = len(dataset) == known["size"]
+    if same:
+        indices = select(len(dataset), **run.config["inputs"])
+        same = data_fingerprint(dataset, indices)["sha256"] == known["sha256"]
+    if not same:
+        split = f" ({known['split']})" if known["split"] else ""
+        name = getattr(dataset, "name", type(dataset).__name__)
+        raise UsageError(
+            f"{run.path} was certified on {known['name']}{split} with {known['size']} inputs, and this {name} with "
+            f"{len(dataset)} is another dataset; give the one it was certified on."
+        )
+
+
+def _noise(run: Run, row: Mapping[str, Any]) -> Noise | None:
+    """The noise an input was certified with: the run's, its own, or that of the expert that answered."""
+    if "experts" in run.config:
+        choice = row["choice"]
+        config = run.config["experts"][choice]["noise"] if choice is not None and choice >= 0 else None
+        return None if config is None else noise_from_config(config)
+    if row.get("sigma") is not None:
+        return Gaussian(row["sigma"])
+    return noise_from_config(run.config["noise"]) if "noise" in run.config else None
