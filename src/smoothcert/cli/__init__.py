@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import smoothcert
-from smoothcert.cli import aces, attack, certify, data, demo, ensemble, plan, results, selection, train
+from smoothcert.cli import aces, attack, certify, data, demo, ensemble, plan, report, results, selection, train
 from smoothcert.types import SmoothcertError
 
 app = typer.Typer(
@@ -30,6 +30,7 @@ app.command("selection")(selection.selection)
 app.command("attack")(attack.attack)
 app.command("table")(results.table)
 app.command("plot")(results.plot)
+app.command("report")(report.report)
 app.command("import")(results.import_logs)
 app.command("export")(results.export)
 app.command("info")(results.info)
