@@ -115,7 +115,7 @@ def curve_grid(
 
     Returns:
         The radii of right answers, thinned out where they are too many; the radii of the table, the largest radius of
-        every run and its sampling limit are always there.
+        every run and its sampling limit are always there, and the first radius that no run reaches ends the grid.
     """
     proved = [floored(run.radius[run.correct], decimals) for run in runs]
     every = np.unique(np.concatenate(proved))
@@ -123,8 +123,8 @@ def curve_grid(
         every = every[np.linspace(0, len(every) - 1, MOST_STEPS).astype(np.int64)]
     always = [0, *(int(values.max()) for values in proved if len(values))]
     always += floored(np.array([*radii, *(limit for limit in limits if limit is not None)]), decimals).tolist()
-    largest = max(always) if not len(every) else max(int(every.max()), 1)
-    return np.array(sorted({*every.tolist(), *(value for value in always if value <= largest)}), dtype=np.int64)
+    end = 1 + max((int(values.max()) for values in proved if len(values)), default=0)
+    return np.array(sorted({*every.tolist(), *(value for value in always if value < end), end}), dtype=np.int64)
 
 
 def run_payload(source: Source, grid: NDArray[np.int64], limit: float | None, decimals: int) -> dict[str, Any]:
@@ -215,7 +215,9 @@ def _differences(sources: Sequence[Source]) -> list[str]:
     notes = []
     if len({tuple(guarantees(source.table)) for source in sources}) > 1:
         notes.append("Not all runs here give the same guarantee, so equal radii do not promise the same; see below.")
-    alphas = {value for source in sources if known(source.table, "alpha") for value in source.table["alpha"].to_pylist()}
+    alphas = {
+        value for source in sources if known(source.table, "alpha") for value in source.table["alpha"].to_pylist()
+    }
     if len(alphas) > 1:
         shown = ", ".join(f"{alpha:g}" for alpha in sorted(alphas))
         notes.append(f"The runs accept different probabilities of a wrong statement (α = {shown}).")

@@ -80,9 +80,7 @@ def group_images(
         return Images(note=f"There are no images: {error}")
 
 
-def _dataset(
-    group: Group, find: FindDataset | None, override: ImageDataset | None
-) -> tuple[ImageDataset | None, str]:
+def _dataset(group: Group, find: FindDataset | None, override: ImageDataset | None) -> tuple[ImageDataset | None, str]:
     """The dataset that was certified, or why it cannot be shown."""
     told = [source for source in group.sources if isinstance(source.config.get("data"), dict)]
     if override is None and not told:

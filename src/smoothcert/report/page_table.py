@@ -61,7 +61,7 @@ def table_payload(sources: Sequence[Source], radii: Sequence[float] | None) -> d
 
 
 def usual_radii(outcomes: Sequence[Outcomes]) -> tuple[float, ...]:
-    """The radii of the other tables; finer ones where all radii are small, as in ℓ∞.
+    """The radii of the other tables as far as any run reaches; finer ones where all radii are small, as in ℓ∞.
 
     Example:
         >>> usual_radii([Outcomes("run", [0], [5], [5], [0.021])])
@@ -69,7 +69,7 @@ def usual_radii(outcomes: Sequence[Outcomes]) -> tuple[float, ...]:
     """
     largest = max(float(each.radius.max()) for each in outcomes)
     if largest >= 0.25 or largest == 0.0:
-        return default_radii(outcomes)
+        return tuple(radius for radius in default_radii(outcomes) if radius <= largest)
     power = math.floor(math.log10(largest / 4))
     step = math.floor(largest / 4 / 10.0**power) * 10.0**power
     return tuple(float(f"{step * place:.12g}") for place in range(5))
@@ -153,7 +153,9 @@ def duration_text(seconds: float) -> str:
 
 def guarantees(table: pa.Table) -> list[str]:
     """The guarantees of the rows; none for logs, which do not tell."""
-    return sorted({str(value) for value in table["guarantee"].unique().to_pylist()}) if known(table, "guarantee") else []
+    return (
+        sorted({str(value) for value in table["guarantee"].unique().to_pylist()}) if known(table, "guarantee") else []
+    )
 
 
 def _guarantee(table: pa.Table) -> Cell:

@@ -32,10 +32,18 @@ page.parts.push(() => {
     return [...lines, ...points, chosen];
   }
 
+  /* Two points in a hundred at least, so that a difference of nothing does not look like one. */
+  function naturalRange() {
+    const all = [...aces.curves.flatMap((each) => each.natural), ...aces.points.map((point) => point.natural)];
+    const [low, high] = [Math.min(...all), Math.max(...all)];
+    const margin = Math.max(0.06 * (high - low), (2 - (high - low)) / 2);
+    return [low - margin, high + margin];
+  }
+
   function draw() {
     Plotly.react(chart, traces(), chartLayout({
       hovermode: "closest",
-      xaxis: { title: { text: "Natural accuracy, NAC (%)" } },
+      xaxis: { title: { text: "Natural accuracy, NAC (%)" }, range: naturalRange() },
       yaxis: { title: { text: `ACR (${norm})` }, rangemode: "tozero" },
     }), CHART_SETTINGS);
   }
@@ -49,8 +57,8 @@ page.parts.push(() => {
     const line = (title, lead, values) => make("tr", {},
       make("th", { scope: "row", textContent: title }), ...[...lead, ...values].map((text) => make("td", { textContent: text })));
     byId("theta-table").replaceChildren(make("thead", {}, head), make("tbody", {},
-      line(`Certified accuracy (%) at ${norm} radius`, [curve.naturalText[at], curve.acrText[at]], curve.certified[at]),
-      line("Certified to go to the smoothed classifier (%)", ["", ""], curve.selected[at])));
+      line(`Certified (%) at ${norm} radius`, [curve.naturalText[at], curve.acrText[at]], curve.certified[at]),
+      line("To the smoothed classifier, certified (%)", ["", ""], curve.selected[at])));
   }
 
   function start() {

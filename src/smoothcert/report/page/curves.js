@@ -20,11 +20,11 @@ page.parts.push(() => {
   }
 
   function limits() {
-    const seen = new Map();
-    group.runs.forEach((run, place) => {
-      if (run.limit !== null && !page.hidden.has(place)) seen.set(run.limit, place);
+    const runs = group.runs.filter((run, place) => run.limit !== null && !page.hidden.has(place));
+    return [...new Set(runs.map((run) => run.limit))].map((limit) => {
+      const names = runs.filter((run) => run.limit === limit).map((run) => run.name);
+      return { at: limit / unit(), text: `sampling limit of ${names.length === 1 ? chartText(names[0]) : `${names.length} runs`}` };
     });
-    return [...seen].map(([limit]) => limit);
   }
 
   function layout() {
@@ -32,20 +32,19 @@ page.parts.push(() => {
     const positive = group.runs.flatMap((run) => run.accuracy).filter((value) => value > 0);
     const lowest = positive.length ? Math.min(...positive) : 1;
     const marks = limits();
-    const right = Math.max(...radii, ...marks.map((limit) => limit / unit()), 1 / unit());
+    const right = Math.max(...radii, ...marks.map((mark) => mark.at), 1 / unit());
     return chartLayout({
       hovermode: "x unified",
       xaxis: { title: { text: `${group.norm} radius` }, range: [0, right * 1.03], hoverformat: `.${group.decimals}f`, zeroline: false },
       yaxis: logarithmic
         ? { title: { text: "Certified accuracy (%)" }, type: "log", range: [Math.log10(lowest * 0.8), Math.log10(115)], dtick: 1 }
         : { title: { text: "Certified accuracy (%)" }, range: [0, 102], rangemode: "tozero" },
-      shapes: marks.map((limit) => ({
-        type: "line", x0: limit / unit(), x1: limit / unit(), yref: "paper", y0: 0, y1: 1,
-        line: { color: cssColour("--soft"), width: 1, dash: "dot" },
+      shapes: marks.map(({ at }) => ({
+        type: "line", x0: at, x1: at, yref: "paper", y0: 0, y1: 1, line: { color: cssColour("--soft"), width: 1, dash: "dot" },
       })),
-      annotations: marks.map((limit, number) => ({
-        x: limit / unit(), yref: "paper", y: 1 - 0.07 * number, text: "sampling limit", showarrow: false,
-        xanchor: "right", yanchor: "top", xshift: -4, font: { size: 11, color: cssColour("--soft") },
+      annotations: marks.map(({ at, text }) => ({
+        x: at, yref: "paper", y: 0.03, text, showarrow: false, textangle: -90, xanchor: "right", yanchor: "bottom",
+        font: { size: 11, color: cssColour("--soft") },
       })),
     });
   }

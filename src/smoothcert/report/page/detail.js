@@ -102,11 +102,11 @@ page.parts.push(() => {
       run.sigma && run.sigma[input] !== null ? `σ ${run.sigma[input]}` : run.noiseText === "–" ? null : run.noiseText,
       run.votes ? `n ${grouped(run.votes.n[input])}` : null];
     const choice = choiceText(run, input);
-    return make("section", { className: "answer" },
-      make("h4", {}, dot(place), run.name),
+    return make("div", { className: "answer" },
+      make("h4", {}, dot(place), run.name, make("span", {
+        className: certified ? "badge yes" : "badge", textContent: `${certified ? "certified" : "not certified"} at ${byId("by-radius").value || 0}` })),
       make("p", {}, verdict(run, input), " ", make("span", { className: "facts", textContent: facts.filter(Boolean).join(" · ") })),
       choice ? make("p", { className: "facts", textContent: choice }) : null,
-      make("p", { className: "facts", textContent: certified ? "Certified as right at the chosen radius." : "Not certified as right at the chosen radius." }),
       bars(run, place, input));
   }
 
@@ -130,7 +130,7 @@ page.parts.push(() => {
           make("span", { className: "of", textContent: `${grouped(at + 1)} of ${grouped(total)}` })),
         make("div", { className: "steps" }, ...buttons)),
       ...pictures(input),
-      ...group.runs.map((run, place) => answer(run, place, input)));
+      make("div", { className: "answers" }, ...group.runs.map((run, place) => answer(run, place, input))));
     if (focused !== undefined) {
       const same = buttons.find((button) => button.dataset.step === focused);
       (same.disabled ? panel : same).focus();

@@ -78,8 +78,10 @@ page.parts.push(() => {
   function showPage() {
     const shown = found.slice(first, first + PER_PAGE);
     byId("grid").replaceChildren(...shown.map(tile));
-    byId("found").textContent = found.length === group.index.length
-      ? `${grouped(found.length)} inputs` : `${grouped(found.length)} of ${grouped(group.index.length)} inputs`;
+    const some = found.length === group.index.length ? "" : ` of ${grouped(group.index.length)}`;
+    const [a, b] = compared().map((run) => run.name);
+    const sorted = control["sort-by"].value === "difference" ? `, sorted by how much it is above that of ${b}` : "";
+    byId("found").textContent = `${grouped(found.length)}${some} inputs; r is the radius of ${a}${sorted}`;
     const pages = Math.max(1, Math.ceil(found.length / PER_PAGE));
     byId("page-number").textContent = `page ${first / PER_PAGE + 1} of ${pages}`;
     byId("page-back").disabled = first === 0;
@@ -131,8 +133,8 @@ page.parts.push(() => {
     event.preventDefault();
     page.step(steps[event.key], true);
   };
-  byId("page-back").onclick = () => { first -= PER_PAGE; choose(found[first]); showPage(); };
-  byId("page-on").onclick = () => { first += PER_PAGE; choose(found[first]); showPage(); };
+  byId("page-back").onclick = () => choose(found[first - PER_PAGE]);
+  byId("page-on").onclick = () => choose(found[first + PER_PAGE]);
 
   const classes = [...new Set(group.label)].sort((a, b) => a - b);
   const runs = group.runs.map((run, number) => option(number, run.name));

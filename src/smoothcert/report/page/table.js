@@ -28,7 +28,7 @@ page.parts.push(() => {
     const order = table.rows.map((_, place) => place);
     if (sorted !== null) order.sort((a, b) => compare(table.rows[a][sorted][1], table.rows[b][sorted][1]) || a - b);
     return make("tbody", {}, ...order.map((run) => make("tr", {}, ...table.rows[run].map(([text], column) => {
-      if (column === 0) return make("th", { scope: "row" }, dot(run), text);
+      if (column === 0) return make("th", { scope: "row" }, make("span", { className: "name" }, dot(run), text));
       const best = table.best[column].includes(run);
       const textual = textColumns.has(table.columns[column].key);
       return make("td", { textContent: text, className: (best ? "best" : "") + (textual ? " text" : "") });
