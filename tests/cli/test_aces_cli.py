@@ -150,7 +150,7 @@ def test_refusals(command, published, tmp_path, shared_data):
         ),
         ([*published, "--theta", "0.105"], "no threshold 0.105; the nearest stored is 0.1"),
         ([*published, "--radii", "1:0:0.5"], "must go up"),
-        ([*published, "--format", "html"], "unknown table format 'html'"),
+        ([*published, "--format", "htm"], "unknown table format 'htm'"),
         ([*runs], "give its prediction log with --core"),
         ([*runs, "--core", certification], "holds a certification"),
         ([*core, "--runs", tmp_path / "none"], "there is no run folder"),

@@ -116,7 +116,9 @@ def test_without_a_run_the_inputs_are_certified_here(run, checkpoint):
     assert empirical >= certified > 0
 
 
-@pytest.mark.parametrize(("format", "sign"), [("md", "| ---: |"), ("latex", r"empirical \% &"), ("html", "<td>0.3")])
+@pytest.mark.parametrize(
+    ("format", "sign"), [("md", "| ---: |"), ("latex", r"empirical \% &"), ("html", '<td class="number">0.3')]
+)
 def test_formats(run, checkpoint, stored, format, sign):
     command = ["attack", checkpoint, "--data", "digits", "--radii", "0.3", "--run", stored, "--max", 1, *HASTE]
     code, out, err = run(*command, "--format", format)

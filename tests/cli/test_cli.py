@@ -29,6 +29,7 @@ COMMANDS = [
     "recipes list",
     "recipes show",
     "table",
+    "compare",
     "plot",
     "import",
     "export",

@@ -90,7 +90,7 @@ def test_published_corruptions(shared_data):
 
 def test_markdown():
     table = accuracy_table([outcomes(r"a|b_c#1 \*"), outcomes("two\nlines", [0.3], 0)], [0, 0.25, 0.125])
-    assert render(table, "md") == (
+    assert render(table, "md", marks=False) == (
         "| run | ACR | 0.000 | 0.250 | 0.125 | abstain % | inputs |\n"
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: |\n"
         r"| a\|b\_c\#1 \\\* | 0.233 | 66.7 | 33.3 | 66.7 | 33.3 | 3 |" + "\n"
@@ -128,13 +128,14 @@ def test_csv_keeps_names_whole():
 def test_intervals_round_outwards():
     # Wilson at 95 %: 326 of 500 is [0.60923, 0.69245], all of 500 is [0.99238, 1].
     table = accuracy_table([outcomes("run", [0.3] * 326, 174), outcomes("all", [0.3] * 500, 0)], [0])
-    markdown = render(table, "md", intervals=True)
+    markdown = render(table, "md", intervals=True, marks=False)
+    assert "| 0.300 [0.300, 0.300] |" in markdown
     assert "| 65.2 [60.9, 69.3] |" in markdown
     assert "| 100.0 [99.2, 100.0] |" in markdown
     assert "| 65.2 [60.9, 69.3]" not in render(table, "md")
     assert render(table, "csv", intervals=True).splitlines()[:2] == [
-        "name,acr,0.00,0.00 low,0.00 high,abstention,inputs",
-        "run,0.196,65.2,60.9,69.3,34.8,500",
+        "name,acr,acr low,acr high,0.00,0.00 low,0.00 high,abstention,inputs",
+        "run,0.196,0.182,0.208,65.2,60.9,69.3,34.8,500",
     ]
 
 
@@ -173,7 +174,9 @@ def test_every_norm_but_l2_is_named_in_the_headings():
         assert f"| {text} radius 0.00 | {text} radius 0.25 |" in render(table, "md").splitlines()[0]
         header = render(table, "csv", intervals=True).splitlines()[0]
         name = norm.value
-        assert header.startswith(f"name,acr,{name} radius 0.00,{name} radius 0.25,{name} radius 0.00 low")
+        assert header.startswith(
+            f"name,acr,acr low,acr high,{name} radius 0.00,{name} radius 0.25,{name} radius 0.00 low"
+        )
         console = Console(width=100, record=True, file=io.StringIO())
         console.print(rich_table(table))
         assert f"at {text} radius" in console.export_text()

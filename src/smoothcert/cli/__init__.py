@@ -8,7 +8,20 @@ from typing import Annotated
 import typer
 
 import smoothcert
-from smoothcert.cli import aces, attack, certify, data, demo, ensemble, plan, report, results, selection, train
+from smoothcert.cli import (
+    aces,
+    attack,
+    certify,
+    compare,
+    data,
+    demo,
+    ensemble,
+    plan,
+    report,
+    results,
+    selection,
+    train,
+)
 from smoothcert.types import SmoothcertError
 
 app = typer.Typer(
@@ -29,6 +42,7 @@ app.command("aces")(aces.aces)
 app.command("selection")(selection.selection)
 app.command("attack")(attack.attack)
 app.command("table")(results.table)
+app.command("compare")(compare.compare)
 app.command("plot")(results.plot)
 app.command("report")(report.report)
 app.command("import")(results.import_logs)

@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from smoothcert.files import replacing
+from smoothcert.cli.results import write_text
 from smoothcert.report.aces import Components, check_comparable
 from smoothcert.report.aces_load import load_components, load_single
 from smoothcert.report.aces_tables import aces_table, parse_thetas, render_aces, rich_aces
 from smoothcert.report.metrics import parse_radii
-from smoothcert.types import SmoothcertError, UsageError
+from smoothcert.types import UsageError
 
 
 def aces(
@@ -33,7 +33,7 @@ def aces(
         str | None, typer.Option(help="Thresholds, as a,b,c or FIRST:LAST:STEP; by default 0, 0.1, …, 1.")
     ] = None,
     radii: Annotated[str | None, typer.Option(help="Radii, as FIRST:LAST:STEP or a,b,c; by default 0, 0.25, …")] = None,
-    format: Annotated[str | None, typer.Option("--format", "-f", help="md, latex or csv.")] = None,
+    format: Annotated[str | None, typer.Option("--format", "-f", help="md, latex, csv or html.")] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the table to this file instead of the screen.")
     ] = None,
@@ -83,11 +83,7 @@ def aces(
     text = render_aces(table, format or "md")
     _draw(parts, thetas, plot, plot_radius, single or [], plot_selection, plot_entropy)
     if output is not None:
-        try:
-            with replacing(output) as temporary:
-                temporary.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise SmoothcertError(f"{output} cannot be written ({error.strerror}).") from error
+        write_text(output, text)
     elif format is None and sys.stdout.isatty():
         Console().print(rich_aces(table))
     else:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import csv
-import io
 import sys
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-import rich.box
-import rich.table
 import typer
 from rich.console import Console
 from rich.progress import track
@@ -24,7 +20,9 @@ from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, Seed, loa
 from smoothcert.cli.options import grouped
 from smoothcert.files import replacing
 from smoothcert.noise import Gaussian
+from smoothcert.report.layout import FORMATS, Cell, Column, Line, Sheet, render_sheet, rich_sheet
 from smoothcert.report.metrics import parse_radii
+from smoothcert.report.tables import percent
 from smoothcert.store import Run, load_run
 from smoothcert.store.certification import data_fingerprint, select
 from smoothcert.types import Norm, SmoothcertError, UsageError, radius_text, unknown_name
@@ -90,8 +88,8 @@ def attack(
 
         smoothcert attack lenet.safetensors --data mnist --radii 1 --max 100 --steps 100 --restarts 5 -o attacked.csv
     """
-    if format is not None and format not in _FORMATS:
-        raise unknown_name("table format", format, _FORMATS)
+    if format is not None and format not in FORMATS:
+        raise unknown_name("table format", format, FORMATS)
     if most is not None and most < 1:
         raise UsageError(f"--max must be at least 1, got {most}.")
     if not 0 <= seed < 2**63:
@@ -225,52 +223,18 @@ def _cells(radius: float, results: Sequence[AttackResult], proved: Mapping[int, 
     outcomes = [result.outcome for result in here]
     broken, abstained = map(outcomes.count, (AttackOutcome.BROKEN, AttackOutcome.ABSTAINED))
     certified = sum(proved[r.index].label == r.label and proved[r.index].radius >= radius for r in here)
-    shares = [_percent(count, len(here)) for count in (len(here) - broken, certified)]
+    shares = [percent(count, len(here)) for count in (len(here) - broken, certified)]
     return [f"{radius:g}", *shares, str(broken), str(abstained), str(len(here))]
-
-
-def _percent(count: int, total: int) -> str:
-    tenths = round(Fraction(1000 * count, total))
-    return f"{tenths // 10}.{tenths % 10}"
 
 
 def _show(rows: Sequence[Sequence[str]], format: str | None) -> None:
     """Print the table: drawn on a terminal, Markdown into a pipe, or as asked."""
+    columns = tuple(Column(heading, align="right") for heading in _HEADINGS)
+    lines = tuple(Line(tuple(map(Cell, row))) for row in rows)
     if format is None and sys.stdout.isatty():
-        table = rich.table.Table(title="Under attack within the ℓ2 radius", box=rich.box.SIMPLE_HEAD)
-        for heading in _HEADINGS:
-            table.add_column(heading, justify="right")
-        for row in rows:
-            table.add_row(*row)
-        Console().print(table)
+        Console().print(rich_sheet(Sheet("Under attack within the ℓ2 radius", columns, lines)))
     else:
-        typer.echo(_FORMATS[format or "md"]([_HEADINGS, *rows]), nl=False)
-
-
-def _markdown(lines: Sequence[Sequence[str]]) -> str:
-    headings, *rows = lines
-    return "".join(f"| {' | '.join(line)} |\n" for line in [headings, ["---:"] * len(headings), *rows])
-
-
-def _latex(lines: Sequence[Sequence[str]]) -> str:
-    headings, *rows = (" & ".join(line).replace("%", r"\%") + r" \\" for line in lines)
-    begin, end = rf"\begin{{tabular}}{{{'r' * len(lines[0])}}}", r"\end{tabular}"
-    return "\n".join([begin, r"\toprule", headings, r"\midrule", *rows, r"\bottomrule", end]) + "\n"
-
-
-def _csv(lines: Sequence[Sequence[Any]]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(lines)
-    return text.getvalue()
-
-
-def _html(lines: Sequence[Sequence[str]]) -> str:
-    tags = ["th", *["td"] * (len(lines) - 1)]
-    rows = ("".join(f"<{tag}>{cell}</{tag}>" for cell in line) for tag, line in zip(tags, lines, strict=True))
-    return "<table>\n" + "".join(f"<tr>{row}</tr>\n" for row in rows) + "</table>\n"
-
-
-_FORMATS = {"md": _markdown, "latex": _latex, "csv": _csv, "html": _html}
+        typer.echo(render_sheet(Sheet("", columns, lines), format or "md"), nl=False)
 
 
 def _write(path: Path, results: Sequence[AttackResult], proved: Mapping[int, Proved]) -> None:
@@ -282,8 +246,8 @@ def _write(path: Path, results: Sequence[AttackResult], proved: Mapping[int, Pro
         found = [f"{result.distance:.6f}", label, radius_text(radius, 6), int(result.contradicts(label, radius))]
         lines.append([result.index, result.label, result.radius, *answer, *found])
     try:
-        with replacing(path) as temporary:
-            temporary.write_text(_csv(lines), encoding="utf-8")
+        with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(lines)
     except OSError as error:
         raise SmoothcertError(f"{path} cannot be written ({error.strerror}).") from error
 

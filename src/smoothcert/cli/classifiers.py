@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -205,7 +207,20 @@ def load_smoothed(
     if len(members) > 1 or options.denoiser:
         files = [*(checkpoint.path for checkpoint in checkpoints), *(options.denoiser or ())]
         source |= {"members": [str(file) for file in files], "vote": options.vote, "consensus": options.consensus}
+    training = [_training(checkpoint.info) for checkpoint in checkpoints]
+    if not options.denoiser and None not in training:  # of a denoiser's training a run is told nothing
+        source["training"] = training
     return smoothed, dataset, source
+
+
+def _training(info: models.CheckpointInfo) -> dict[str, Any] | None:
+    """How a checkpoint was trained, if it says: enough to see which runs differ in nothing but the training's seed."""
+    recipe = info.extra.get("recipe")
+    if not isinstance(recipe, dict) or not {"name", "method", "seed"} <= recipe.keys():
+        return None
+    rest = {key: value for key, value in recipe.items() if key not in ("name", "source", "seed")}
+    settings = hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+    return {"recipe": recipe["name"], "method": recipe["method"], "seed": recipe["seed"], "settings": settings}
 
 
 def _check_vote(options: ClassifierOptions) -> None:

@@ -79,12 +79,12 @@ def summary(outcomes: Outcomes) -> str:
     """What a run found out, for somebody who sees such numbers for the first time."""
     right, proved = clean_accuracy(outcomes), float(certified_accuracy(outcomes, RADIUS)[0])
     return (
-        f"The model trained with σ = {SIGMAS[-1]:g} classifies {right:.1%} of {len(outcomes)} test digits correctly, and "
-        f"gives no answer to {abstention_rate(outcomes):.1%}.\n"
-        f"For {proved:.1%} of them it is proved that no change of the image up to ℓ2 length {RADIUS:g} can alter the right "
-        "answer.\nEach such statement is wrong with probability at most 0.001. A larger σ trades accuracy at 0 for "
-        "larger radii.\nOpen the report in a browser to see curves, votes of single digits, and how ACES trades "
-        "accuracy for certificates."
+        f"The model trained with σ = {SIGMAS[-1]:g} classifies {right:.1%} of {len(outcomes)} test digits correctly, "
+        f"and gives no answer to {abstention_rate(outcomes):.1%}.\n"
+        f"For {proved:.1%} of them it is proved that no change "
+        f"of the image up to ℓ2 length {RADIUS:g} can alter the right answer.\nEach such statement is wrong with "
+        "probability at most 0.001. A larger σ trades accuracy at 0 for larger radii.\nOpen the report in a browser to "
+        "see curves, the votes of single digits, and how ACES trades certificates for accuracy."
     )
 
 

@@ -14,28 +14,44 @@ from rich.console import Console
 from smoothcert import models
 from smoothcert.files import replacing
 from smoothcert.report.adaptive import consensus_text, savings, savings_text
+from smoothcert.report.intervals import probability_quantiles
 from smoothcert.report.load import load_outcomes, log_name, run_outcomes
 from smoothcert.report.metrics import Outcomes, parse_radii
-from smoothcert.report.tables import accuracy_table, render, rich_table
+from smoothcert.report.table_styles import TABLE_STYLES
+from smoothcert.report.tables import AccuracyTable, accuracy_table, render, rich_table
 from smoothcert.store import Run, load_run, read_log, write_log, write_run
-from smoothcert.types import SmoothcertError, UsageError
+from smoothcert.types import SmoothcertError, UsageError, radius_text
 
 Paths = Annotated[list[Path], typer.Argument(help="Run folders, log files, or folders that hold some.")]
+Samples = Annotated[
+    int | None, typer.Option("--n", help="What this many samples would have proved, from the votes stored.")
+]
+Alpha = Annotated[
+    float | None, typer.Option(help="What would have been proved at this probability of error, from the votes stored.")
+]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file instead of the screen.")]
 
 
 def show_table(
-    outcomes: Sequence[Outcomes],
-    radii: Sequence[float] | None = None,
-    format: str | None = None,
-    intervals: bool = False,
+    outcomes: Sequence[Outcomes], radii: Sequence[float] | None = None, format: str | None = None, **look: Any
 ) -> None:
-    """Print a table of certified accuracy: drawn on a terminal, Markdown into a pipe, or as asked."""
-    table = accuracy_table(outcomes, radii)
+    """Print a table of certified accuracy: drawn on a terminal, Markdown into a pipe, or as asked.
+
+    Args:
+        outcomes: The runs.
+        radii: The radii of the columns.
+        format: A format of ``render``.
+        look: Options of ``render``.
+    """
+    show_accuracy(accuracy_table(outcomes, radii), format, **look)
+
+
+def show_accuracy(table: AccuracyTable, format: str | None = None, **look: Any) -> None:
+    """Print a table that is made already."""
     if format is None and sys.stdout.isatty():
-        Console().print(rich_table(table, intervals=intervals))
+        Console().print(rich_table(table, **look))
     else:
-        typer.echo(render(table, format or "md", intervals=intervals), nl=False)
+        typer.echo(render(table, format or "md", **look), nl=False)
 
 
 def show_savings(run: Run, reference: Run | None = None) -> None:
@@ -50,32 +66,53 @@ def show_savings(run: Run, reference: Run | None = None) -> None:
 def table(
     paths: Paths,
     radii: Annotated[str | None, typer.Option(help="Radii, as FIRST:LAST:STEP or a,b,c; by default 0, 0.25, …")] = None,
-    format: Annotated[str | None, typer.Option("--format", "-f", help="md, latex or csv.")] = None,
+    format: Annotated[str | None, typer.Option("--format", "-f", help="md, latex, csv or html.")] = None,
+    style: Annotated[
+        str, typer.Option(help=f"Columns and digits of a paper's tables: {', '.join(TABLE_STYLES)}.")
+    ] = "plain",
+    plain: Annotated[bool, typer.Option("--plain", help="Do not mark the best and the runner-up.")] = False,
+    each: Annotated[bool, typer.Option("--each", help="Show runs that differ in seeds only each by itself.")] = False,
     intervals: Annotated[bool, typer.Option(help="Add 95 % intervals over the test sample.")] = False,
+    n: Samples = None,
+    alpha: Alpha = None,
     output: Output = None,
 ) -> None:
     """Certified accuracy at radii, average certified radius (ACR) and abstentions of runs and logs, side by side.
 
     Accuracies are per cent of all inputs. The ACR is an average, rounded to the nearest as papers do; a single
-    input's radius is only ever rounded down.
+    input's radius is only ever rounded down. The best value of a column is bold and the runner-up underlined, among the
+    runs of the same noise scale. Runs that differ in seeds only are one line: mean ± standard deviation.
 
     **Examples**
 
         smoothcert table demo/runs --radii 0:1:0.25
 
         smoothcert table runs/mine published/sigma_0.50 --format latex -o table.tex
+
+        smoothcert table runs/* --style catrs --format html
+
+        smoothcert table runs/* --n 10000 --alpha 0.01
     """
-    outcomes = load_outcomes(paths)
     chosen = parse_radii(radii) if radii is not None else None
+    look: dict[str, Any] = {"intervals": intervals, "style": style, "marks": not plain}
+    shown = accuracy_table(load_outcomes(paths, n=n, alpha=alpha), chosen, each=each)
     if output is None:
-        show_table(outcomes, chosen, format, intervals)
-        return
-    text = render(accuracy_table(outcomes, chosen), format or "md", intervals=intervals)
+        show_accuracy(shown, format, **look)
+    else:
+        write_text(output, render(shown, format or "md", **look))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole or not at all.
+
+    Raises:
+        SmoothcertError: If it cannot be written.
+    """
     try:
-        with replacing(output) as temporary:
+        with replacing(path) as temporary:
             temporary.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise SmoothcertError(f"{output} cannot be written ({error.strerror}).") from error
+        raise SmoothcertError(f"{path} cannot be written ({error.strerror}).") from error
 
 
 def plot(
@@ -176,11 +213,22 @@ def info(
         )
         if _has_outcomes(run):
             show_table([run_outcomes(run)])
+            _show_probabilities(run)
             show_savings(run, load_run(against) if against is not None else None)
     elif against is not None:
         raise UsageError(f"{path} is no run folder, so it cannot be compared with {against}; leave out --against.")
     else:
         _print_fields(models.describe(path).as_dict())
+
+
+def _show_probabilities(run: Run) -> None:
+    """Say how the lower bounds on p_A are spread over the inputs, which one ACR does not tell."""
+    table = run.table()
+    if "p_lower" in table.column_names and table["p_lower"].null_count == 0:
+        levels = (0.05, 0.25, 0.5, 0.75, 0.95)
+        found = probability_quantiles(table["p_lower"].to_numpy(), levels)
+        shown = ", ".join(f"{level:.0%}: {radius_text(p)}" for level, p in zip(levels, found.tolist(), strict=True))
+        typer.echo(f"Lower bound on p_A, quantiles over inputs: {shown}")
 
 
 def _has_outcomes(run: Run) -> bool:

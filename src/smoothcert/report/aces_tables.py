@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
-import rich.box
-import rich.table
 from rich.console import Group
-from rich.text import Text
 
 from smoothcert.report.aces import TABULATED, Components, check_comparable, compose, predictions, selection_counts
+from smoothcert.report.layout import Cell, Column, Line, Sheet, render_sheet, rich_sheet
 from smoothcert.report.metrics import (
     NORM_TEXT,
     Outcomes,
@@ -22,16 +18,8 @@ from smoothcert.report.metrics import (
     certified_counts,
     parse_radii,
 )
-from smoothcert.report.tables import (
-    AccuracyTable,
-    default_radii,
-    latex_name,
-    markdown_name,
-    named_headings,
-    percent,
-    radius_headings,
-)
-from smoothcert.types import Norm, UsageError, unknown_name
+from smoothcert.report.tables import default_radii, named_headings, percent, radius_headings
+from smoothcert.types import Norm, UsageError
 
 
 @dataclass(frozen=True)
@@ -153,12 +141,12 @@ def _usual_radii(runs: Sequence[Components]) -> tuple[float, ...]:
 
 
 def render_aces(table: AcesTable, format: str) -> str:
-    """Write a table as text, rounded as ``tables.render`` does.
+    """Write a table as text, rounded as ``tables.render`` does; nothing is marked, for θ is a choice and no contest.
 
     Args:
         table: The table.
-        format: ``md`` or ``latex`` (needs booktabs): one table of certified accuracy and one of selection rates, as the
-            paper's Tables 8 and 9; ``csv``: both in one row per threshold.
+        format: ``md``, ``latex`` (needs booktabs) or ``html``: one table of certified accuracy and one of selection
+            rates, as the paper's Tables 8 and 9; ``csv``: both in one row per threshold.
 
     Returns:
         The text, with a line end.
@@ -166,86 +154,51 @@ def render_aces(table: AcesTable, format: str) -> str:
     Raises:
         UsageError: If the format is unknown.
     """
-    if format not in _FORMATS:
-        raise unknown_name("table format", format, _FORMATS)
-    return _FORMATS[format](table)
+    if format == "csv":
+        return render_sheet(_csv_sheet(table), "csv")
+    sheets = aces_sheets(table)
+    if format == "md":  # the title says what the headings over the radii would
+        sheets = [replace(sheet, columns=tuple(Column(c.heading) for c in sheet.columns)) for sheet in sheets]
+    return "\n".join(render_sheet(sheet, format) for sheet in sheets)
 
 
 def rich_aces(table: AcesTable) -> Group:
     """Both tables for the terminal, with the digits of ``render_aces``."""
-    shown = []
-    for title, part in _parts(table).items():
-        drawn = rich.table.Table(title=f"{title} (%) at {NORM_TEXT[table.norm]} radius", box=rich.box.SIMPLE_HEAD)
-        drawn.add_column("run", overflow="fold", min_width=8)
-        headings = ["θ", "NAC", "ACR", *radius_headings(_columns(table))]
-        for heading, *column in zip(headings, *part, strict=True):
-            # Names may wrap in a narrow terminal, numbers may not.
-            drawn.add_column(heading, justify="right", min_width=max(map(len, [heading, *column])))
-        for row, cells in zip(table.rows, part, strict=True):
-            drawn.add_row(Text(row.name), *cells)
-        shown.append(drawn)
-    return Group(*shown)
+    return Group(*map(rich_sheet, aces_sheets(table)))
 
 
-def _parts(table: AcesTable) -> dict[str, list[list[str]]]:
-    """The cells of both tables, without the names."""
-    thetas = radius_headings(AccuracyTable(Norm.L2, tuple(row.theta for row in table.rows), ()))
-
-    def cells(theta: str, row: AcesRow, counts: Sequence[int]) -> list[str]:
-        natural, *shares = (percent(count, row.inputs) for count in (row.natural, *counts))
-        return [theta, natural, acr_text(row.acr), *shares]
-
-    return {
-        "Certified accuracy": [cells(t, row, row.certified) for t, row in zip(thetas, table.rows, strict=True)],
-        "Certified selection rate": [cells(t, row, row.selected) for t, row in zip(thetas, table.rows, strict=True)],
-    }
-
-
-def _columns(table: AcesTable) -> AccuracyTable:
-    return AccuracyTable(table.norm, table.radii, ())
+def aces_sheets(table: AcesTable) -> list[Sheet]:
+    """The table of certified accuracy and that of certified selection rates, laid out."""
+    sheets = []
+    for what, field in (("Certified accuracy", "certified"), ("Certified selection rate", "selected")):
+        title = f"{what} (%) at {NORM_TEXT[table.norm]} radius"
+        columns = [Column(heading) for heading in ("run", "θ", "NAC", "ACR")]
+        columns += [Column(heading, title) for heading in radius_headings(table.norm, table.radii)]
+        lines = []
+        for theta, row in zip(_thetas(table), table.rows, strict=True):
+            texts = [row.name, *_numbers(theta, row), *_shares(getattr(row, field), row)]
+            lines.append(Line(tuple(map(Cell, texts))))
+        sheets.append(Sheet(title, tuple(columns), tuple(lines)))
+    return sheets
 
 
-def _markdown(table: AcesTable) -> str:
-    headings = ["run", "θ", "NAC", "ACR", *radius_headings(_columns(table))]
-    rules = ["---", *["---:"] * (len(headings) - 1)]
-    texts = []
-    for title, part in _parts(table).items():
-        body = [[markdown_name(row.name), *cells] for row, cells in zip(table.rows, part, strict=True)]
-        lines = "".join(f"| {' | '.join(line)} |\n" for line in [headings, rules, *body])
-        texts.append(f"{title} (%) at {NORM_TEXT[table.norm]} radius\n\n{lines}")
-    return "\n".join(texts)
+def _thetas(table: AcesTable) -> list[str]:
+    return radius_headings(Norm.L2, [row.theta for row in table.rows])
 
 
-def _latex(table: AcesTable) -> str:
-    norm = {Norm.LINF: r"\infty"}.get(table.norm, table.norm.value[1:])
-    count = len(table.radii)
-    texts = []
-    for title, part in _parts(table).items():
-        lines = [
-            rf"\begin{{tabular}}{{l{'r' * (count + 3)}}}",
-            r"\toprule",
-            rf" &  &  &  & \multicolumn{{{count}}}{{c}}{{{title} (\%) at $\ell_{norm}$ radius}} \\",
-            rf"\cmidrule(lr){{5-{count + 4}}}",
-            " & ".join(["run", r"$\theta$", "NAC", "ACR", *radius_headings(_columns(table))]) + r" \\",
-            r"\midrule",
-            *(" & ".join([latex_name(row.name), *cells]) + r" \\" for row, cells in zip(table.rows, part, strict=True)),
-            r"\bottomrule",
-            r"\end{tabular}",
-        ]
-        texts.append("\n".join(lines) + "\n")
-    return "\n".join(texts)
+def _numbers(theta: str, row: AcesRow) -> list[str]:
+    return [theta, percent(row.natural, row.inputs), acr_text(row.acr)]
 
 
-def _csv(table: AcesTable) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    radii = named_headings(_columns(table), table.norm.value)
+def _shares(counts: Sequence[int], row: AcesRow) -> list[str]:
+    return [percent(count, row.inputs) for count in counts]
+
+
+def _csv_sheet(table: AcesTable) -> Sheet:
+    radii = named_headings(table.norm, table.radii)
     kinds = [f"{kind} {radius}" for kind in ("accuracy", "selection") for radius in radii]
-    writer.writerow(["name", "theta", "nac", "acr", *kinds, "inputs"])
-    accuracy, selection = _parts(table).values()
-    for row, first, second in zip(table.rows, accuracy, selection, strict=True):
-        writer.writerow([row.name, *first, *second[3:], row.inputs])
-    return text.getvalue()
-
-
-_FORMATS: dict[str, Callable[[AcesTable], str]] = {"md": _markdown, "latex": _latex, "csv": _csv}
+    lines = []
+    for theta, row in zip(_thetas(table), table.rows, strict=True):
+        texts = [row.name, *_numbers(theta, row), *_shares(row.certified + row.selected, row), str(row.inputs)]
+        lines.append(Line(tuple(map(Cell, texts))))
+    return Sheet("", tuple(map(Column, ["name", "theta", "nac", "acr", *kinds, "inputs"])), tuple(lines))

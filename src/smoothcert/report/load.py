@@ -6,26 +6,35 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+
 from smoothcert.noise import noise_from_config
 from smoothcert.report.metrics import Outcomes
+from smoothcert.report.origins import origin_of
+from smoothcert.report.recompute import natural_count, recompute
 from smoothcert.stats import lower_bound
-from smoothcert.store import LogKind, Run, load_run, read_log
+from smoothcert.store import Log, LogKind, Run, load_run, read_log
 from smoothcert.types import Norm, RunError, UsageError
 
 _LOG_SUFFIXES = (".tsv", ".txt", ".log")
 
 
-def load_outcomes(paths: Sequence[str | os.PathLike[str]]) -> list[Outcomes]:
+def load_outcomes(
+    paths: Sequence[str | os.PathLike[str]], *, n: int | None = None, alpha: float | None = None
+) -> list[Outcomes]:
     """Read the outcomes of runs and certification logs.
 
     Args:
         paths: Run folders, log files, or folders that hold some of them (other kinds of logs there are passed over).
+        n: Recompute what fewer samples would have proved; see ``recompute``.
+        alpha: Recompute what would have been proved at this probability of a wrong statement.
 
     Returns:
         One entry per run or log, in the order found, named after its folder or file.
 
     Raises:
-        UsageError: If there is nothing at a path, or nothing that tells certified accuracy.
+        UsageError: If there is nothing at a path, nothing that tells certified accuracy, or it cannot be recomputed.
         RunError, LogError: If a run or a log is damaged.
     """
     found: list[Outcomes] = []
@@ -33,25 +42,73 @@ def load_outcomes(paths: Sequence[str | os.PathLike[str]]) -> list[Outcomes]:
         if not path.exists():
             raise UsageError(f"there is no {path}; give run folders or log files.")
         if (path / "run.json").exists():
-            found.append(run_outcomes(load_run(path)))
+            found.append(run_outcomes(load_run(path), n=n, alpha=alpha))
         elif path.is_dir():
-            found.extend(_in_folder(path))
+            found.extend(_in_folder(path, n, alpha))
         else:
-            found.append(Outcomes.from_table(log_name(path), read_log(path).table))
+            found.append(_log_outcomes(path, read_log(path), log_name(path), n, alpha))
     return found
 
 
-def run_outcomes(run: Run, name: str | None = None) -> Outcomes:
-    """The outcomes of a run folder.
+def run_outcomes(run: Run, name: str | None = None, *, n: int | None = None, alpha: float | None = None) -> Outcomes:
+    """The outcomes of a run folder, as stored or recomputed for another ``n`` or ``alpha``.
 
     Raises:
-        RunError: If it has no rows yet, or its rows are not all in one norm.
+        UsageError: If they are no certificates, or cannot be recomputed.
+        RunError: If it has no rows yet, its rows are not all in one norm, or a row is damaged, which is then named.
     """
+    if n is not None or alpha is not None:
+        return recompute(run, n=n, alpha=alpha, name=name)
     table = run.table()
-    norms = {Norm(norm) for norm in table["norm"].to_pylist()} if "norm" in table.column_names else {Norm.L2}
-    if len(table) == 0 or len(norms) != 1:
-        raise RunError(f"{run.path} holds {'no rows yet' if len(table) == 0 else 'radii in several norms'}.")
-    return Outcomes.from_table(name or run.name, table, norm=norms.pop())
+    if len(table) == 0:
+        raise RunError(f"{run.path} holds no rows yet.")
+    norm = _norm(run, table)
+    whole = {"index", "label", "predict", "radius"} <= set(table.column_names)
+    try:
+        return Outcomes.from_table(
+            name or run.name, table, norm=norm, origin=origin_of(run), natural=_natural(run, table)
+        )
+    except UsageError as error:
+        if whole:
+            raise RunError(f"{run.path} is damaged: {error}") from error
+        raise
+
+
+def _norm(run: Run, table: pa.Table) -> Norm:
+    if "norm" not in table.column_names:
+        return Norm.L2
+    index, norms = table["index"].to_pylist(), table["norm"].to_pylist()
+    for place, norm in zip(index, norms, strict=True):
+        if norm not in {known.value for known in Norm}:
+            raise RunError(f"{run.path} is damaged: input {place} has a radius in the norm {norm!r}, which is none.")
+    if len(set(norms)) != 1:
+        raise RunError(f"{run.path} holds radii in several norms.")
+    return Norm(norms[0])
+
+
+def _natural(run: Run, table: pa.Table) -> int | None:
+    """How many inputs PREDICT answers rightly, where a fixed number of votes of one classifier was kept."""
+    if "clean_predict" in table.column_names:
+        return _clean(table)
+    config = run.config
+    if config.get("procedure", {}).get("name") != "cohen" or {"sigma", "experts"} & config.keys():
+        return None
+    counts = table["counts"].to_pylist()
+    if any(row is None or len(row) != len(counts[0]) or None in row for row in counts):
+        return None
+    return natural_count(np.array(counts), table["label"].to_numpy(), config["procedure"]["alpha"])
+
+
+def _clean(table: pa.Table) -> int | None:
+    if "clean_predict" not in table.column_names or table["clean_predict"].null_count:
+        return None
+    return int((table["clean_predict"].to_numpy() == table["label"].to_numpy()).sum())
+
+
+def _log_outcomes(path: Path, log: Log, name: str, n: int | None, alpha: float | None) -> Outcomes:
+    if n is not None or alpha is not None:
+        raise UsageError(f"{path} is a log, which keeps no votes to recompute from; leave out --n and --alpha.")
+    return Outcomes.from_table(name, log.table, natural=_clean(log.table))
 
 
 def sampling_limit(run: Run) -> float | None:
@@ -75,18 +132,18 @@ def log_name(path: Path) -> str:
     return path.stem if path.suffix in _LOG_SUFFIXES else path.name
 
 
-def _in_folder(folder: Path) -> list[Outcomes]:
+def _in_folder(folder: Path, n: int | None, alpha: float | None) -> list[Outcomes]:
     name = folder.resolve().name
     found: list[Outcomes] = []
     for entry in sorted(folder.iterdir()):
         if (entry / "run.json").exists():
-            found.append(run_outcomes(load_run(entry)))
+            found.append(run_outcomes(load_run(entry), n=n, alpha=alpha))
         elif (
             entry.is_file() and not entry.name.startswith(".") and entry.suffix.lower() not in {".md", ".json", ".png"}
         ):
             log = read_log(entry)
             if log.kind is LogKind.CERTIFICATION:
-                found.append(Outcomes.from_table(f"{name}/{log_name(entry)}", log.table))
+                found.append(_log_outcomes(entry, log, f"{name}/{log_name(entry)}", n, alpha))
     if not found:
         raise UsageError(f"{folder} holds neither runs nor certification logs.")
     return found

@@ -17,6 +17,8 @@ from smoothcert.types import ABSTAIN, Norm, UsageError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from smoothcert.report.origins import Origin
+
 NORM_TEXT = {Norm.L0: "ℓ0", Norm.L1: "ℓ1", Norm.L2: "ℓ2", Norm.LINF: "ℓ∞"}
 """How a norm is written in headings and axis labels."""
 
@@ -34,9 +36,11 @@ class Outcomes:
         predict: The certified classes, ``ABSTAIN`` (-1) where there is none.
         radius: The certified radii in ``norm``, 0 for abstentions.
         norm: The norm of the radii.
+        origin: How the run came about, if that is known.
+        natural: The number of inputs that PREDICT answers rightly, if that is known.
 
     Raises:
-        UsageError: If the arrays are empty, differ in length or hold values that no run can have.
+        UsageError: If the arrays are empty, differ in length or hold values that no run can have; the input is named.
     """
 
     name: str
@@ -45,12 +49,17 @@ class Outcomes:
     predict: NDArray[np.int64]
     radius: NDArray[np.float64]
     norm: Norm = Norm.L2
+    origin: Origin | None = None
+    natural: int | None = None
 
     def __post_init__(self) -> None:
         for field in ("index", "label", "predict"):
             values = np.asarray(getattr(self, field))
             if values.size and not np.issubdtype(values.dtype, np.integer):
-                raise UsageError(f"{self.name}: {field} must hold a whole number for every input.")
+                missing = _missing(values)
+                raise UsageError(
+                    f"{self.name}: {field} must hold a whole number for every input{self._but(missing, 'none')}."
+                )
             self._set(field, values.astype(np.int64))
         try:
             self._set("radius", np.array(self.radius, dtype=np.float64))
@@ -62,26 +71,51 @@ class Outcomes:
         if self.index.ndim != 1 or self.index.size == 0:
             raise UsageError(f"{self.name}: there are no inputs to measure.")
         if len(np.unique(self.index)) < len(self.index):
-            raise UsageError(f"{self.name}: an index appears twice.")
-        if self.label.min() < 0 or self.predict.min() < ABSTAIN:
-            raise UsageError(f"{self.name}: classes count from 0, and only an answer may be -1 (abstain).")
-        if not (np.isfinite(self.radius) & (self.radius >= 0)).all():
-            raise UsageError(f"{self.name}: radii must be finite and not negative.")
-        if self.radius[self.predict == ABSTAIN].any():
-            raise UsageError(f"{self.name}: an abstention (predict -1) must have radius 0.")
+            twice = np.sort(self.index)[1:][np.diff(np.sort(self.index)) == 0][0]
+            raise UsageError(f"{self.name}: the index {twice} appears twice.")
+        for field, lowest in (("label", 0), ("predict", ABSTAIN)):
+            values = getattr(self, field)
+            if values.min() < lowest:
+                shown = self._but(values < lowest, f"the {field} {values.min()}")
+                raise UsageError(f"{self.name}: classes count from 0, and only an answer may be -1 (abstain){shown}.")
+        wrong = ~(np.isfinite(self.radius) & (self.radius >= 0))
+        if wrong.any():
+            shown = self._but(wrong, f"{self.radius[wrong][0]}")
+            raise UsageError(f"{self.name}: radii must be finite and not negative{shown}.")
+        wrong = (self.predict == ABSTAIN) & (self.radius > 0)
+        if wrong.any():
+            shown = self._but(wrong, f"{self.radius[wrong][0]}")
+            raise UsageError(f"{self.name}: an abstention (predict -1) must have radius 0{shown}.")
+
+    def _but(self, wrong: NDArray[np.bool_], what: str) -> str:
+        """The end of a sentence that names the first input for which it is wrong, if its index is known."""
+        index = np.asarray(self.index)
+        if not wrong.any() or index.shape != wrong.shape or not np.issubdtype(index.dtype, np.integer):
+            return ""
+        return f", but input {index[np.argmax(wrong)]} has {what}"
 
     def _set(self, field: str, array: NDArray[Any]) -> None:
         array.setflags(write=False)
         object.__setattr__(self, field, array)
 
     @classmethod
-    def from_table(cls, name: str, table: pa.Table, *, norm: Norm = Norm.L2) -> Outcomes:
+    def from_table(
+        cls,
+        name: str,
+        table: pa.Table,
+        *,
+        norm: Norm = Norm.L2,
+        origin: Origin | None = None,
+        natural: int | None = None,
+    ) -> Outcomes:
         """Take the outcomes from the columns index, label, predict and radius of an Arrow table.
 
         Args:
             name: The name of the run.
             table: The rows of a run or a log; other columns are ignored.
             norm: The norm of the radii.
+            origin: How the run came about.
+            natural: The number of inputs that PREDICT answers rightly.
 
         Raises:
             UsageError: If a column is missing, or as the class says.
@@ -91,7 +125,7 @@ class Outcomes:
         if missing:
             raise UsageError(f"{name} has no {' and no '.join(missing)}; certified accuracy needs {', '.join(needed)}.")
         index, label, predict, radius = (table.column(column).to_numpy() for column in needed)
-        return cls(name, index, label, predict, radius, norm)
+        return cls(name, index, label, predict, radius, norm, origin, natural)
 
     def __len__(self) -> int:
         return len(self.index)
@@ -105,6 +139,13 @@ class Outcomes:
     def abstained(self) -> NDArray[np.bool_]:
         """Where there is no certified class."""
         return np.equal(self.predict, ABSTAIN)
+
+
+def _missing(values: NDArray[Any]) -> NDArray[np.bool_]:
+    """Where there is no number, as far as the kind of the array can tell."""
+    if np.issubdtype(values.dtype, np.floating):
+        return np.asarray(np.isnan(values))
+    return np.array([value is None for value in values.ravel()], dtype=bool).reshape(values.shape)
 
 
 def certified_counts(outcomes: Outcomes, radii: ArrayLike) -> NDArray[np.int64]:

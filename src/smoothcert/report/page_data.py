@@ -75,8 +75,8 @@ def summary(group: Group, table: Mapping[str, Any]) -> str:
         return sentence
     ahead = "" if len(group.sources) == 1 else ", the most of all"
     return (
-        f"{sentence} {name} answers {clean} % of them right, and for {proved} %{ahead}, no perturbation of {norm} length "
-        f"up to {heading} can change that."
+        f"{sentence} {name} answers {clean} % of them right, and for {proved} %{ahead}, no perturbation of {norm} "
+        f"length up to {heading} can change that."
     )
 
 
@@ -86,7 +86,7 @@ def limit_of(source: Source) -> float | None:
         return None
     try:
         return sampling_limit(source.run)
-    except (SmoothcertError, KeyError, TypeError):
+    except (SmoothcertError, KeyError, TypeError, AttributeError):  # a configuration that is not as we write them
         return None
 
 
@@ -147,14 +147,12 @@ def run_payload(source: Source, grid: NDArray[np.int64], limit: float | None, de
     if known(table, "sigma"):
         shown["sigma"] = [None if sigma is None else round(sigma, 4) for sigma in table["sigma"].to_pylist()]
     if known(table, "p_lower"):
-        bounds = table["p_lower"].to_numpy(zero_copy_only=False)
-        shown["bound"] = floored(np.nan_to_num(bounds.astype(np.float64)), 4).tolist()
+        shown["bound"] = floored(_numbers(table, "p_lower"), 4).tolist()
     if known(table, "counts"):
         shown["votes"] = votes_payload(table)
     if known(table, "choice"):
-        radius = table["choice_radius"].to_numpy(zero_copy_only=False).astype(np.float64)
         shown["choice"] = [ABSTAIN if choice is None else choice for choice in table["choice"].to_pylist()]
-        shown["choiceRadius"] = floored(np.nan_to_num(radius), decimals).tolist()
+        shown["choiceRadius"] = floored(_numbers(table, "choice_radius"), decimals).tolist()
         shown["chooses"] = "experts" if "experts" in source.config else "core or certifier"
     return shown
 
@@ -215,13 +213,20 @@ def _differences(sources: Sequence[Source]) -> list[str]:
     notes = []
     if len({tuple(guarantees(source.table)) for source in sources}) > 1:
         notes.append("Not all runs here give the same guarantee, so equal radii do not promise the same; see below.")
-    alphas = {
-        value for source in sources if known(source.table, "alpha") for value in source.table["alpha"].to_pylist()
-    }
+    alphas = {alpha for source in sources for alpha in _values(source.table, "alpha")}
     if len(alphas) > 1:
         shown = ", ".join(f"{alpha:g}" for alpha in sorted(alphas))
         notes.append(f"The runs accept different probabilities of a wrong statement (α = {shown}).")
-    samples = {n for source in sources if known(source.table, "n") for n in [max(source.table["n"].to_pylist())]}
+    samples = {max(values) for source in sources if (values := _values(source.table, "n"))}
     if len(samples) > 1:
         notes.append("The runs drew different numbers of samples; more samples prove larger radii.")
     return notes
+
+
+def _values(table: pa.Table, column: str) -> list[Any]:
+    return list(table[column].drop_null().to_pylist()) if known(table, column) else []
+
+
+def _numbers(table: pa.Table, column: str) -> NDArray[np.float64]:
+    """A column as numbers, 0 where there is none."""
+    return np.array([value or 0.0 for value in table[column].to_pylist()], dtype=np.float64)

@@ -148,13 +148,14 @@ def _packed(group: Group, dataset: ImageDataset, note: str, budget: int) -> Imag
 
 def _tile(x: NDArray[np.float32]) -> NDArray[np.uint8]:
     """An image as bytes, (height, width) or (height, width, 3), made smaller where it is large."""
-    pixels = np.rint(255 * np.clip(x, 0.0, 1.0)).astype(np.uint8).transpose(1, 2, 0)
+    pixels: NDArray[np.uint8] = np.rint(255 * np.clip(x, 0.0, 1.0)).astype(np.uint8).transpose(1, 2, 0)
     pixels = pixels[:, :, 0] if pixels.shape[2] == 1 else pixels
     longer = max(pixels.shape[:2])
     if longer <= LARGEST:
         return pixels
     height, width = (max(1, round(side * LARGEST / longer)) for side in pixels.shape[:2])
-    return np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling.LANCZOS))
+    smaller: NDArray[np.uint8] = np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling.LANCZOS))
+    return smaller
 
 
 def _sheet(tiles: Sequence[NDArray[np.uint8]], shape: tuple[int, ...]) -> NDArray[np.uint8]:

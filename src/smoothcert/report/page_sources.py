@@ -191,6 +191,10 @@ def _problems(table: pa.Table, num_classes: object) -> Iterator[tuple[NDArray[np
     radius = table["radius"].to_numpy()
     yield ~(np.isfinite(radius) & (radius >= 0)), "holds a radius that is no number from 0 up"
     yield (predict == ABSTAIN) & (radius > 0), "abstains, but holds a radius above 0"
+    for name in ("p_lower", "alpha", "sigma", "seconds", "choice_radius"):
+        if name in table.column_names:
+            values = pc.fill_null(table[name].cast(pa.float64()), 0.0).to_numpy()
+            yield ~(np.isfinite(values) & (values >= 0)), f"holds a {name} that is no number from 0 up"
     if "norm" in table.column_names:
         known = pa.array([norm.value for norm in Norm])
         yield ~_mask(pc.is_in(table["norm"], value_set=known)), "holds a norm that is none"
@@ -218,8 +222,10 @@ def _with_names(sources: Sequence[Source]) -> Iterator[Source]:
 
 
 def _taken(outcomes: Outcomes, places: NDArray[np.int64]) -> Outcomes:
-    arrays = {name: getattr(outcomes, name)[places] for name in ("index", "label", "predict", "radius")}
-    return replace(outcomes, **arrays)
+    index, label, predict, radius = (
+        getattr(outcomes, name)[places] for name in ("index", "label", "predict", "radius")
+    )
+    return Outcomes(outcomes.name, index, label, predict, radius, outcomes.norm)
 
 
 def _restricted(parts: Components, index: NDArray[np.int64]) -> Components:

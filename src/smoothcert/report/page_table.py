@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from smoothcert.report.metrics import NORM_TEXT, Outcomes, acr_text
+from smoothcert.report.metrics import NORM_TEXT, Outcomes, acr_text, average_certified_radius, certified_counts
 from smoothcert.report.page_sources import Source
-from smoothcert.report.tables import AccuracyRow, accuracy_table, default_radii, percent, radius_headings
+from smoothcert.report.tables import default_radii, percent, radius_headings
 
 Cell = tuple[str, float | str | None]
 """What is shown, and what is sorted by; None sorts last."""
@@ -32,14 +32,15 @@ def table_payload(sources: Sequence[Source], radii: Sequence[float] | None) -> d
         Radii, columns (key, heading, what it means) and rows of cells; the best ACR and accuracies are marked.
     """
     outcomes = [source.outcomes for source in sources]
-    table = accuracy_table(outcomes, usual_radii(outcomes) if radii is None else radii)
-    norm = NORM_TEXT[table.norm]
+    radii = tuple(float(radius) for radius in (usual_radii(outcomes) if radii is None else radii))
+    headings = radius_headings(outcomes[0].norm, radii)
+    norm = NORM_TEXT[outcomes[0].norm]
     columns = [
         ("run", "Run", "The folder or the log."),
         ("acr", "ACR", "Average certified radius: the mean radius over all inputs, 0 where the answer is wrong."),
         *(
             (f"r{place}", heading, f"Share of all inputs that stay right within {norm} distance {heading}, provably.")
-            for place, heading in enumerate(radius_headings(table))
+            for place, heading in enumerate(headings)
         ),
         ("abstain", "Abstain %", "Share of inputs that got no answer: the votes were too close."),
         ("samples", "Samples", "Noisy copies per input, on average."),
@@ -49,11 +50,11 @@ def table_payload(sources: Sequence[Source], radii: Sequence[float] | None) -> d
         ("n", "n", "Estimation samples of an input, at most."),
         ("alpha", "α", "Probability that the statement about one input is wrong."),
     ]
-    rows = [_cells(source, row) for source, row in zip(sources, table.rows, strict=True)]
-    ranked = range(1, 2 + len(table.radii))
+    rows = [_cells(source, radii) for source in sources]
+    ranked = range(1, 2 + len(radii))
     return {
-        "radii": list(table.radii),
-        "headings": radius_headings(table),
+        "radii": list(radii),
+        "headings": headings,
         "columns": [{"key": key, "heading": heading, "help": help_} for key, heading, help_ in columns],
         "rows": rows,
         "best": [_best([row[column] for row in rows]) if column in ranked else [] for column in range(len(columns))],
@@ -97,12 +98,14 @@ def _best(cells: Sequence[Cell]) -> list[int]:
     return best if len(best) < len(shown) else []
 
 
-def _cells(source: Source, row: AccuracyRow) -> list[Cell]:
+def _cells(source: Source, radii: Sequence[float]) -> list[Cell]:
+    outcomes, inputs = source.outcomes, len(source.outcomes)
+    acr = average_certified_radius(outcomes)
     return [
         (source.name, source.name.casefold()),
-        (acr_text(row.acr), row.acr),
-        *(share_cell(count, row.inputs) for count in row.certified),
-        share_cell(row.abstained, row.inputs),
+        (acr_text(acr), acr),
+        *(share_cell(count, inputs) for count in certified_counts(outcomes, radii).tolist()),
+        share_cell(int(outcomes.abstained.sum()), inputs),
         _samples(source),
         _time(source.table),
         _guarantee(source.table),
@@ -153,9 +156,7 @@ def duration_text(seconds: float) -> str:
 
 def guarantees(table: pa.Table) -> list[str]:
     """The guarantees of the rows; none for logs, which do not tell."""
-    return (
-        sorted({str(value) for value in table["guarantee"].unique().to_pylist()}) if known(table, "guarantee") else []
-    )
+    return sorted(table["guarantee"].drop_null().unique().to_pylist()) if known(table, "guarantee") else []
 
 
 def _guarantee(table: pa.Table) -> Cell:

@@ -1,51 +1,51 @@
-"""Tables of certified accuracy, digit for digit as the papers print them: Markdown, LaTeX, CSV and the terminal."""
+"""Tables of certified accuracy, digit for digit as the papers print them."""
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
+from typing import Literal
 
-import rich.box
 import rich.table
-from rich.text import Text
 
+from smoothcert.report.gather import apart, gather_seeds, group_by_scale, scale_heading
+from smoothcert.report.intervals import acr_interval
+from smoothcert.report.layout import Cell, Column, Line, Sheet, render_sheet, rich_sheet
 from smoothcert.report.metrics import (
     NORM_TEXT,
     Outcomes,
-    acr_text,
     average_certified_radius,
     certified_counts,
     common_norm,
     wilson_interval,
 )
-from smoothcert.types import Norm, UsageError, unknown_name
+from smoothcert.report.table_styles import TableStyle, table_style
+from smoothcert.types import Norm, UsageError
 
 _MOST_COLUMNS = 12
 
 
 @dataclass(frozen=True)
 class AccuracyRow:
-    """One run in a table.
+    """One line of a table.
 
     Attributes:
-        name: The name of the run.
-        acr: The average certified radius.
-        certified: The number of inputs certified and right at each radius of the table.
-        abstained: The number of abstentions.
-        inputs: The number of all inputs.
+        name: The name of the run, or of the runs that differ in their seeds only.
+        runs: The run, or those runs.
+        certified: For each of them the number of inputs certified and right at each radius of the table.
+        group: The group of the line.
+        scale: The scale of the noise as text, where it is known.
     """
 
     name: str
-    acr: float
-    certified: tuple[int, ...]
-    abstained: int
-    inputs: int
+    runs: tuple[Outcomes, ...]
+    certified: tuple[tuple[int, ...], ...]
+    group: str = ""
+    scale: str = ""
 
 
 @dataclass(frozen=True)
@@ -55,20 +55,30 @@ class AccuracyTable:
     Attributes:
         norm: The norm of the radii.
         radii: The radii of the columns.
-        rows: One row per run, in the order given.
+        rows: The lines, by group, else in the order given.
+        group_heading: What the groups are: σ, λ or keep; empty without groups.
+        scale_heading: What the scales of all lines are, where all are known and of one noise.
     """
 
     norm: Norm
     radii: tuple[float, ...]
     rows: tuple[AccuracyRow, ...]
+    group_heading: str = ""
+    scale_heading: str = ""
 
 
-def accuracy_table(runs: Sequence[Outcomes], radii: Sequence[float] | None = None) -> AccuracyTable:
+def accuracy_table(
+    runs: Sequence[Outcomes], radii: Sequence[float] | None = None, *, each: bool = False
+) -> AccuracyTable:
     """Put the certified accuracies of several runs side by side.
+
+    Runs that differ in their seeds only become one line, their mean and sample standard deviation; runs at several
+    noise scales are grouped by them, where that is known of all and a scale has several lines.
 
     Args:
         runs: The outcomes of the runs, all in one norm.
         radii: The radii of the columns; without them ``default_radii``.
+        each: Whether every run has a line of its own, whatever it differs in.
 
     Returns:
         The table, to be shown by ``render`` or ``rich_table``.
@@ -86,17 +96,19 @@ def accuracy_table(runs: Sequence[Outcomes], radii: Sequence[float] | None = Non
     columns = tuple(float(radius) for radius in (default_radii(runs) if radii is None else radii))
     if not columns:
         raise UsageError("a table of certified accuracy needs at least one radius.")
+    lines = apart(runs) if each else gather_seeds(runs)
+    heading, grouped = group_by_scale(lines)
     rows = tuple(
         AccuracyRow(
-            name=run.name,
-            acr=average_certified_radius(run),
-            certified=tuple(certified_counts(run, columns).tolist()),
-            abstained=int(run.abstained.sum()),
-            inputs=len(run),
+            name=line.name,
+            runs=line.runs,
+            certified=tuple(tuple(certified_counts(run, columns).tolist()) for run in line.runs),
+            group=group,
+            scale=line.scale,
         )
-        for run in runs
+        for group, line in grouped
     )
-    return AccuracyTable(norm, columns, rows)
+    return AccuracyTable(norm, columns, rows, heading, scale_heading(lines))
 
 
 def default_radii(runs: Sequence[Outcomes]) -> tuple[float, ...]:
@@ -115,138 +127,169 @@ def default_radii(runs: Sequence[Outcomes]) -> tuple[float, ...]:
     return tuple(step * i for i in range(math.ceil(largest / step) + 1))
 
 
-def render(table: AccuracyTable, format: str, *, intervals: bool = False) -> str:
+def render(
+    table: AccuracyTable, format: str, *, intervals: bool = False, style: str = "plain", marks: bool = True
+) -> str:
     """Write a table as text.
 
     Accuracies and abstentions are shares in per cent with one decimal, rounded to the nearest, ties to even, from the
     exact counts. The ACR is an average, not a certificate, and is rounded to the nearest too, at three decimals, as the
-    papers print it; the radius of a single input always rounds down.
+    papers print it; the radius of a single input always rounds down. Means over seeds have one decimal more.
 
     Args:
         table: The table.
-        format: ``md``, ``latex`` (needs the package booktabs) or ``csv`` (per cent without the sign).
-        intervals: Whether to add the Wilson 95 % interval of every accuracy, rounded outwards.
+        format: ``md``, ``latex`` (needs the package booktabs), ``csv`` (per cent without the sign) or ``html``.
+        intervals: Whether to add 95 % intervals over the test sample, rounded outwards: Wilson's of every accuracy, the
+            bootstrap's of the ACR. Means over seeds show their standard deviation instead.
+        style: A name in ``TABLE_STYLES``.
+        marks: Whether the best value of a column is bold and the runner-up underlined.
 
     Returns:
         The text, with a line end.
 
     Raises:
-        UsageError: If the format is unknown.
+        UsageError: If the format or the style is unknown.
     """
-    if format not in _FORMATS:
-        raise unknown_name("table format", format, _FORMATS)
-    return _FORMATS[format](table, intervals)
+    if format == "csv" and style == "plain":
+        return render_sheet(_plain_csv(table, intervals), "csv")
+    sheet = accuracy_sheet(table, intervals=intervals, style=style, marks=marks)
+    if format in ("md", "csv"):  # they know no headings over several columns
+        flat = iter(named_headings(table.norm, table.radii, NORM_TEXT[table.norm] if format == "md" else ""))
+        columns = tuple(
+            replace(column, heading=next(flat), over="") if column.over else column for column in sheet.columns
+        )
+        sheet = replace(sheet, title="", columns=columns)
+    return render_sheet(sheet, format)
 
 
-def rich_table(table: AccuracyTable, *, intervals: bool = False) -> rich.table.Table:
+def rich_table(
+    table: AccuracyTable, *, intervals: bool = False, style: str = "plain", marks: bool = True
+) -> rich.table.Table:
     """The table for the terminal, with the digits of ``render``."""
-    title = f"Certified accuracy (%) at {NORM_TEXT[table.norm]} radius"
-    shown = rich.table.Table(title=title, box=rich.box.SIMPLE_HEAD, padding=0)
-    body = [_cells(row, intervals) for row in table.rows]
-    first, *others = _headings(table)
-    shown.add_column(first, overflow="fold", min_width=8)
-    for heading, *cells in zip(others, *body, strict=True):
-        # Names may wrap in a narrow terminal, numbers may not.
-        shown.add_column(heading, justify="right", min_width=max(map(len, [*cells, *heading.split()])))
-    for row, cells in zip(table.rows, body, strict=True):
-        shown.add_row(Text(row.name), *(Text(cell) for cell in cells))
-    return shown
+    return rich_sheet(accuracy_sheet(table, intervals=intervals, style=style, marks=marks))
 
 
-def _headings(table: AccuracyTable, radii: Sequence[str] | None = None) -> list[str]:
-    return ["run", "ACR", *(radii or radius_headings(table)), "abstain %", "inputs"]
+def accuracy_sheet(table: AccuracyTable, *, intervals: bool = False, style: str = "plain", marks: bool = True) -> Sheet:
+    """The table laid out, with the digits of ``render``; arguments and errors are the same."""
+    chosen = table_style(style)
+    over = chosen.over.format(norm=NORM_TEXT[table.norm])
+    called = table.scale_heading if _by_scale(table, chosen) else "run" if chosen.by_scale else chosen.name
+    better: Literal["high", ""] = "high" if marks else ""
+    columns = [Column(called)]
+    columns += [Column("NAC", better=better)] * chosen.natural + [Column("ACR", better=better)] * chosen.acr
+    columns += [Column(heading, over, better) for heading in radius_headings(table.norm, table.radii)]
+    columns += [Column("abstain %"), Column("inputs")] * chosen.counts
+    ungrouped = chosen.by_scale
+    lines = [Line(tuple(_cells(table, row, chosen, intervals)), "" if ungrouped else row.group) for row in table.rows]
+    return Sheet(over, tuple(columns), tuple(lines), table.group_heading)
 
 
-def radius_headings(table: AccuracyTable) -> list[str]:
-    exact = [Decimal(repr(radius)).normalize() for radius in table.radii]
-    digits = max(0 if table.norm is Norm.L0 else 2, *(-int(radius.as_tuple().exponent) for radius in exact))
+def radius_headings(norm: Norm, radii: Sequence[float]) -> list[str]:
+    """Radii as headings, all with the same number of decimals: at least two, in ℓ0 at least none.
+
+    Example:
+        >>> radius_headings(Norm.L2, [0.0, 0.125])
+        ['0.000', '0.125']
+    """
+    exact = [Decimal(repr(radius)).normalize() for radius in radii]
+    digits = max(0 if norm is Norm.L0 else 2, *(-int(radius.as_tuple().exponent) for radius in exact))
     return [f"{radius:.{digits}f}" for radius in exact]
 
 
-def named_headings(table: AccuracyTable, norm: str) -> list[str]:
+def named_headings(norm: Norm, radii: Sequence[float], name: str = "") -> list[str]:
     """Headings for formats without a title: ℓ2, which a table of this kind is about unless it says so, is not named."""
-    headings = radius_headings(table)
-    return headings if table.norm is Norm.L2 else [f"{norm} radius {heading}" for heading in headings]
+    headings = radius_headings(norm, radii)
+    return headings if norm is Norm.L2 else [f"{name or norm.value} radius {heading}" for heading in headings]
 
 
-def _cells(row: AccuracyRow, intervals: bool) -> list[str]:
-    accuracies = [percent(count, row.inputs) for count in row.certified]
-    if intervals:
-        bounds = (_bounds(count, row.inputs) for count in row.certified)
-        accuracies = [f"{shown} [{low}, {high}]" for shown, (low, high) in zip(accuracies, bounds, strict=True)]
-    return [acr_text(row.acr), *accuracies, percent(row.abstained, row.inputs), str(row.inputs)]
+def _by_scale(table: AccuracyTable, style: TableStyle) -> bool:
+    scales = [row.scale for row in table.rows]
+    return style.by_scale and table.scale_heading != "" and len(set(scales)) == len(scales)
+
+
+def _cells(table: AccuracyTable, row: AccuracyRow, style: TableStyle, intervals: bool) -> list[Cell]:
+    name = f"{table.scale_heading} = {row.scale}" if _by_scale(table, style) else row.name
+    scale = 100 if style.percent else 1
+    single = len(row.runs) == 1
+    cells = [Cell(name)]
+    if style.natural:
+        known = [run.natural for run in row.runs if run.natural is not None]
+        shares = [scale * Fraction(count, len(run)) for count, run in zip(known, row.runs, strict=False)]
+        cells.append(_number(shares, style.digits) if len(known) == len(row.runs) else Cell("–"))
+    if style.acr:
+        bounds = acr_interval(row.runs[0]) if intervals and single else None
+        cells.append(_number([_exactly(average_certified_radius(run)) for run in row.runs], 3, bounds))
+    for counts in zip(*row.certified, strict=True):
+        shares = [scale * Fraction(count, len(run)) for count, run in zip(counts, row.runs, strict=True)]
+        bounds = wilson_interval(counts[0], len(row.runs[0])) if intervals and single else None
+        cells.append(_number(shares, style.digits, bounds, scale))
+    if style.counts:
+        abstained = [100 * Fraction(int(run.abstained.sum()), len(run)) for run in row.runs]
+        cells += [_number(abstained, 1), Cell(str(len(row.runs[0])))]
+    return cells
+
+
+def _number(values: Sequence[Fraction], digits: int, bounds: tuple[float, float] | None = None, scale: int = 1) -> Cell:
+    """A value, perhaps with its interval, still to be scaled; or the mean of several with their standard deviation."""
+    mean = sum(values, Fraction(0)) / len(values)
+    if len(values) > 1:
+        spread = _exactly(statistics.stdev(map(float, values)))
+        return Cell(f"{rounded(mean, digits + 1)} ± {rounded(spread, digits + 1)}", float(mean))
+    shown = rounded(mean, digits)
+    if bounds is not None:
+        shown += f" [{', '.join(_outwards(bounds, digits, scale))}]"
+    return Cell(shown, float(mean))
+
+
+def rounded(value: Fraction, digits: int) -> str:
+    """A number that is not negative as decimal text, rounded to the nearest, ties to even.
+
+    Example:
+        >>> rounded(Fraction(1, 8), 2)
+        '0.12'
+    """
+    return _placed(round(value * 10**digits), digits)
 
 
 def percent(count: int, total: int) -> str:
-    return _tenths(round(Fraction(1000 * count, total)))
+    """A share in per cent with one decimal."""
+    return rounded(Fraction(100 * count, total), 1)
 
 
-def _bounds(count: int, total: int) -> tuple[str, str]:
-    low, high = wilson_interval(count, total)
-    return _tenths(math.floor(1000 * low)), _tenths(math.ceil(1000 * high))
+def _outwards(bounds: tuple[float, float], digits: int, scale: int = 1) -> tuple[str, str]:
+    """The ends of an interval as text, the lower rounded down and the upper up."""
+    low, high = (bound * (scale * 10**digits) for bound in bounds)
+    return _placed(math.floor(low), digits), _placed(math.ceil(high), digits)
 
 
-def _tenths(value: int) -> str:
-    return f"{value // 10}.{value % 10}"
+def _placed(value: int, digits: int) -> str:
+    return f"{value // 10**digits}.{value % 10**digits:0{digits}d}"
 
 
-def _markdown(table: AccuracyTable, intervals: bool) -> str:
-    headings = _headings(table, named_headings(table, NORM_TEXT[table.norm]))
-    rules = ["---", *["---:"] * (len(headings) - 1)]
-    body = [[markdown_name(row.name), *_cells(row, intervals)] for row in table.rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in [headings, rules, *body])
+def _exactly(value: float) -> Fraction:
+    """The number that the shortest text of a float names, so that ties are those that a reader sees."""
+    return Fraction(repr(float(value)))
 
 
-def _latex(table: AccuracyTable, intervals: bool) -> str:
-    norm = {Norm.LINF: r"\infty"}.get(table.norm, table.norm.value[1:])
-    count = len(table.radii)
-    lines = [
-        rf"\begin{{tabular}}{{l{'r' * (count + 3)}}}",
-        r"\toprule",
-        rf" &  & \multicolumn{{{count}}}{{c}}{{Certified accuracy (\%) at $\ell_{norm}$ radius}} &  &  \\",
-        rf"\cmidrule(lr){{3-{count + 2}}}",
-        " & ".join(latex_name(heading) for heading in _headings(table)) + r" \\",
-        r"\midrule",
-        *(" & ".join([latex_name(row.name), *_cells(row, intervals)]) + r" \\" for row in table.rows),
-        r"\bottomrule",
-        r"\end{tabular}",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _csv(table: AccuracyTable, intervals: bool) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    headings = named_headings(table, table.norm.value)
-    extra = [f"{heading} {side}" for heading in headings for side in ("low", "high")] if intervals else []
-    writer.writerow(["name", "acr", *headings, *extra, "abstention", "inputs"])
+def _plain_csv(table: AccuracyTable, intervals: bool) -> Sheet:
+    """The table for machines: one number per cell; where seeds were averaged, standard deviations in own columns."""
+    radii = named_headings(table.norm, table.radii)
+    spread = any(len(row.runs) > 1 for row in table.rows)
+    sides = ["low", "high"] * intervals + ["sd"] * spread
+    headings = ["name", "acr", *(f"acr {side}" for side in sides), *radii]
+    headings += [f"{radius} {side}" for radius in radii for side in sides]
+    headings += ["abstention", *["abstention sd", "seeds"] * spread, "inputs"]
+    lines = []
     for row in table.rows:
-        acr, *accuracies, abstention, inputs = _cells(row, intervals=False)
-        bounds = [bound for count in row.certified for bound in _bounds(count, row.inputs)] if intervals else []
-        writer.writerow([row.name, acr, *accuracies, *bounds, abstention, inputs])
-    return text.getvalue()
-
-
-def markdown_name(name: str) -> str:
-    return re.sub(r"([\\`*_\[\]<>|#&~$])", r"\\\1", " ".join(name.split()))
-
-
-_LATEX_SPECIAL = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "|": r"\textbar{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    # Unprotected, these two would be read as options of the line end before them.
-    "[": "{[}",
-    "*": "{*}",
-    **{character: f"\\{character}" for character in "&%$#_{}"},
-}
-
-
-def latex_name(name: str) -> str:
-    return "".join(_LATEX_SPECIAL.get(character, character) for character in " ".join(name.split()))
-
-
-_FORMATS: dict[str, Callable[[AccuracyTable, bool], str]] = {"md": _markdown, "latex": _latex, "csv": _csv}
+        texts = {"name": row.name, "seeds": str(len(row.runs)), "inputs": str(len(row.runs[0]))}
+        cells = _cells(table, row, table_style("plain"), intervals=False)[1:-1]
+        for key, cell in zip(("acr", *radii, "abstention"), cells, strict=True):
+            texts[key], _, texts[f"{key} sd"] = cell.text.partition(" ± ")
+        if intervals and len(row.runs) == 1:
+            texts["acr low"], texts["acr high"] = _outwards(acr_interval(row.runs[0]), 3)
+            for radius, count in zip(radii, row.certified[0], strict=True):
+                bounds = wilson_interval(count, len(row.runs[0]))
+                texts[f"{radius} low"], texts[f"{radius} high"] = _outwards(bounds, 1, 100)
+        lines.append(Line(tuple(Cell(texts.get(heading, "")) for heading in headings), row.group))
+    group = {"σ": "sigma", "λ": "lambda"}.get(table.group_heading, table.group_heading)
+    return Sheet("", tuple(map(Column, headings)), tuple(lines), group)
