@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from smoothcert.report.aces import Components, Single
 from smoothcert.report.aces_load import load_components, load_single
-from smoothcert.report.load import log_name, run_outcomes
+from smoothcert.report.load import log_name
 from smoothcert.report.metrics import Outcomes
 from smoothcert.store import LogKind, Run, load_run, read_log
 from smoothcert.types import ABSTAIN, Norm, RunError, SmoothcertError, UsageError
@@ -142,7 +142,10 @@ def _from_run(path: Path, core: str | os.PathLike[str] | None) -> Source:
         raise RunError(f"{path} is damaged ({str(error).splitlines()[0]}); certify into another folder.") from error
     # Of a router, the classes in its configuration are experts.
     check_rows(path, table, None if "experts" in run.config else run.config.get("num_classes"))
-    source = Source(path, run_outcomes(run), table, run)
+    norms = table["norm"].unique().to_pylist() if "norm" in table.column_names else [Norm.L2]
+    if len(norms) > 1:
+        raise RunError(f"{path} holds radii in several norms ({', '.join(norms)}); report on them apart.")
+    source = Source(path, Outcomes.from_table(run.name, table, norm=Norm(norms[0])), table, run)
     procedure = run.config.get("procedure")
     if not isinstance(procedure, dict) or procedure.get("name") != "aces":
         return source
