@@ -123,10 +123,11 @@ def test_accuracy_on_a_logarithmic_axis_and_on_hover(visit, address):
     page.check("#log-scale")
     assert page.evaluate("document.getElementById('curve-chart').layout.yaxis.type") == "log"
     page.uncheck("#log-scale")
+    page.locator("#curve-chart").scroll_into_view_if_needed()
     box = page.locator("#curve-chart .nsewdrag").bounding_box()
     page.mouse.move(box["x"] + box["width"] / 3, box["y"] + box["height"] / 2)
-    page.wait_for_selector("#curve-chart .hoverlayer .legend")
-    shown = page.inner_text("#curve-chart .hoverlayer") or page.text_content("#curve-chart .hoverlayer")
+    page.wait_for_selector("#curve-chart .hoverlayer .legend", state="attached")
+    shown = page.text_content("#curve-chart .hoverlayer")
     assert "small" in shown
     assert HOSTILE in shown
     assert "%" in shown

@@ -35,7 +35,7 @@ page.parts.push(() => {
     const right = Math.max(...radii, ...marks.map((mark) => mark.at), 1 / unit());
     return chartLayout({
       hovermode: "x unified",
-      xaxis: { title: { text: `${group.norm} radius` }, range: [0, right * 1.03], hoverformat: `.${group.decimals}f`, zeroline: false },
+      xaxis: { title: { text: `${group.norm} radius` }, range: [0, right * 1.04], hoverformat: `.${group.decimals}f`, unifiedhovertitle: { text: `radius %{x:.${group.decimals}f}` }, zeroline: false },
       yaxis: logarithmic
         ? { title: { text: "Certified accuracy (%)" }, type: "log", range: [Math.log10(lowest * 0.8), Math.log10(115)], dtick: 1 }
         : { title: { text: "Certified accuracy (%)" }, range: [0, 102], rangemode: "tozero" },
@@ -43,7 +43,7 @@ page.parts.push(() => {
         type: "line", x0: at, x1: at, yref: "paper", y0: 0, y1: 1, line: { color: cssColour("--soft"), width: 1, dash: "dot" },
       })),
       annotations: marks.map(({ at, text }) => ({
-        x: at, yref: "paper", y: 0.03, text, showarrow: false, textangle: -90, xanchor: "right", yanchor: "bottom",
+        x: at, yref: "paper", y: 0.03, text, showarrow: false, textangle: -90, xanchor: "left", yanchor: "bottom",
         font: { size: 11, color: cssColour("--soft") },
       })),
     });
