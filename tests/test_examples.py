@@ -22,7 +22,17 @@ PAGES = [
         "CONTRIBUTING.md",
         *(
             f"docs/{page}.md"
-            for page in ("training", "ensembles", "denoising", "noises", "variance", "aces", "per-input", "router")
+            for page in (
+                "training",
+                "ensembles",
+                "denoising",
+                "noises",
+                "variance",
+                "aces",
+                "per-input",
+                "router",
+                "report",
+            )
         ),
     )
 ]

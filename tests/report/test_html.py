@@ -80,7 +80,9 @@ def test_curves_never_overstate():
     random = np.random.default_rng(0)
     size = 3 * MOST_STEPS
     runs = [
-        Outcomes(name, np.arange(size), np.zeros(size, int), random.integers(0, 2, size), random.exponential(scale, size))
+        Outcomes(
+            name, np.arange(size), np.zeros(size, int), random.integers(0, 2, size), random.exponential(scale, size)
+        )
         for name, scale in (("a", 0.3), ("b", 0.8))
     ]
     grid = curve_grid(runs, [0, 0.25], [0.5, None], 4) / 1e4

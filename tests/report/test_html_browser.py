@@ -51,9 +51,11 @@ def visit(browser):
         page.on("dialog", lambda dialog: (trouble.append(dialog.message), dialog.dismiss()))
         page.on(
             "request",
-            lambda request: None
-            if request.url.split("#")[0] == address or request.url.startswith("data:")
-            else trouble.append(request.url),
+            lambda request: (
+                None
+                if request.url.split("#")[0] == address or request.url.startswith("data:")
+                else trouble.append(request.url)
+            ),
         )
         page.goto(address)
         page.wait_for_selector("#grid .tile, #nothing:not([hidden])")
@@ -226,7 +228,9 @@ def test_an_input_is_opened_and_arrow_keys_go_on(visit, address):
     for _ in range(70):  # over the end of the page
         page.keyboard.press("ArrowRight")
     assert page.inner_text("#page-number") == "page 2 of 3"
-    votes = page.evaluate("[...document.querySelectorAll('#detail .answer:first-child .number')].map((e) => +e.textContent)")
+    votes = page.evaluate(
+        "[...document.querySelectorAll('#detail .answer:first-child .number')].map((e) => +e.textContent)"
+    )
     assert sum(votes) == 200
 
 

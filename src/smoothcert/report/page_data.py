@@ -86,7 +86,13 @@ def limit_of(source: Source) -> float | None:
         return None
     try:
         return sampling_limit(source.run)
-    except (SmoothcertError, KeyError, TypeError, ValueError, AttributeError):  # a configuration that is not as we write them
+    except (
+        SmoothcertError,
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+    ):  # a configuration that is not as we write them
         return None
 
 
