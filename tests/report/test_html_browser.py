@@ -167,7 +167,8 @@ def certified(page, name, radius):
         page.evaluate(
             """([name, least]) => {
                 const run = page.group.runs.find((each) => each.name === name);
-                return page.group.index.filter((_, i) => run.predict[i] === page.group.label[i] && run.radius[i] >= least);
+                const right = (i) => run.predict[i] === page.group.label[i];
+                return page.group.index.filter((_, i) => right(i) && run.radius[i] >= least);
             }""",
             [name, round(radius * 1e4)],
         )
@@ -195,10 +196,12 @@ def test_inputs_are_filtered_and_sorted(visit, address):
     assert page.inner_text("#found").startswith(f"{len(wanted)} of 125 inputs")
     page.select_option("#sort-by", "difference")
     difference = page.evaluate(
-        """(inputs) => { const [a, b] = ["small", "<img src=x onerror=alert(1)>"].map((name) => page.group.runs.find((run) =>
-            run.name === name)); const proved = (run, i) => run.predict[i] === page.group.label[i] ? run.radius[i] : -1;
-            return inputs.map((index) => { const i = page.group.index.indexOf(index); return proved(a, i) - proved(b, i); }); }""",
-        shown_inputs(page),
+        """([inputs, names]) => {
+            const [a, b] = names.map((name) => page.group.runs.find((run) => run.name === name));
+            const proved = (run, i) => (run.predict[i] === page.group.label[i] ? run.radius[i] : -1);
+            return inputs.map((index) => page.group.index.indexOf(index)).map((i) => proved(a, i) - proved(b, i));
+        }""",
+        [shown_inputs(page), ["small", HOSTILE]],
     )
     assert difference == sorted(difference, reverse=True)
     page.click("#reset-filters")
@@ -228,10 +231,7 @@ def test_an_input_is_opened_and_arrow_keys_go_on(visit, address):
     for _ in range(70):  # over the end of the page
         page.keyboard.press("ArrowRight")
     assert page.inner_text("#page-number") == "page 2 of 3"
-    votes = page.evaluate(
-        "[...document.querySelectorAll('#detail .answer:first-child .number')].map((e) => +e.textContent)"
-    )
-    assert sum(votes) == 200
+    assert sum(map(int, texts(page, "#detail .answer:first-child .number"))) == 200
 
 
 def test_images_and_noise_are_drawn(visit, address):
@@ -254,7 +254,8 @@ def test_images_and_noise_are_drawn(visit, address):
     kept = page.evaluate(
         """() => { const noise = { name: "discrete", keep: 0.8, levels: 4 };
             const values = Array.from({ length: 20000 }, () => noisyValue(noise, 0.25));
-            return [0, 0.25, 0.5, 0.75, 1].map((level) => values.filter((value) => value === level).length / 20000); }"""
+            const share = (level) => values.filter((value) => value === level).length / 20000;
+            return [0, 0.25, 0.5, 0.75, 1].map(share); }"""
     )
     assert kept == pytest.approx([0.05, 0.8, 0.05, 0.05, 0.05], abs=0.02)
 

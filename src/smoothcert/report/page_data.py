@@ -86,14 +86,8 @@ def limit_of(source: Source) -> float | None:
         return None
     try:
         return sampling_limit(source.run)
-    except (
-        SmoothcertError,
-        KeyError,
-        TypeError,
-        ValueError,
-        AttributeError,
-    ):  # a configuration that is not as we write them
-        return None
+    except (SmoothcertError, KeyError, TypeError, ValueError, AttributeError):
+        return None  # a configuration that is not as we write them
 
 
 def floored(radius: NDArray[np.float64], decimals: int) -> NDArray[np.int64]:
