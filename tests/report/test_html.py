@@ -21,6 +21,7 @@ from smoothcert.report.page_data import MOST_STEPS, curve_grid, floored, votes_p
 from smoothcert.report.page_groups import groups
 from smoothcert.report.page_images import group_images
 from smoothcert.report.page_sources import Source, load_sources
+from smoothcert.report.page_table import usual_radii
 from smoothcert.store import load_run, write_run
 from smoothcert.types import Norm, RunError, UsageError
 
@@ -128,6 +129,32 @@ def test_numbers_of_runs(digits_runs):
     points = {point["name"] for point in group["aces"]["points"]}
     assert "aces, certifier alone" in points
     assert len(points) == 3
+
+
+def test_the_summary_promises_no_more_than_the_guarantee(tmp_path, digits_runs):
+    table, config = load_run(digits_runs / "small").table(), load_run(digits_runs / "small").config
+    pointwise = pa.array(["pointwise"] * len(table))
+    changed = table.set_column(table.column_names.index("guarantee"), "guarantee", pointwise)
+    path = write_run(tmp_path / "chosen", changed, config, {}).path
+    (strong,) = payload(report_html([digits_runs / "small"]))["groups"]
+    (weak,) = payload(report_html([path]))["groups"]
+    assert "no perturbation of ℓ2 length up to" in strong["summary"]
+    assert "wrong with probability at most 0.001" in strong["summary"]
+    assert "no perturbation" not in weak["summary"]
+    assert "what that covers is said below" in weak["summary"]
+    (both,) = payload(report_html([digits_runs / "small", path]))["groups"]
+    assert "and no run more" in both["summary"]
+
+
+def test_radii_of_the_overview():
+    def radii(largest, norm=Norm.L2):
+        return usual_radii([Outcomes("run", [0], [5], [5], [largest], norm)])
+
+    assert radii(1.1) == (0, 0.25, 0.5, 0.75, 1)
+    assert radii(0.39) == (0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35)
+    assert radii(0.0021, Norm.LINF) == (0, 0.0005, 0.001, 0.0015, 0.002)
+    assert radii(3, Norm.L0) == (0, 1, 2, 3)
+    assert radii(0.0) == (0,)
 
 
 def test_votes_are_the_ten_highest():

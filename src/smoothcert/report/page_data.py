@@ -62,21 +62,26 @@ def group_payload(group: Group, radii: Sequence[float] | None) -> dict[str, Any]
 
 
 def summary(group: Group, table: Mapping[str, Any]) -> str:
-    """Two sentences with the numbers a reader looks for first."""
-    inputs, norm = len(group.index), NORM_TEXT[group.norm]
+    """Two sentences with the numbers a reader looks for first, no stronger than the guarantee behind them."""
+    inputs, norm, several = len(group.index), NORM_TEXT[group.norm], len(group.sources) > 1
     where = f" of {group.dataset[0]}" if group.dataset else ""
-    which = "One run" if len(group.sources) == 1 else f"{len(group.sources)} runs"
-    middle = 2 + len(table["radii"]) // 2
-    best = max(range(len(table["rows"])), key=lambda place: table["rows"][place][middle][1])
-    name, clean = table["rows"][best][0][0], table["rows"][best][2][0]
-    proved, heading = table["rows"][best][middle][0], table["columns"][middle]["heading"]
-    sentence = f"{which} over {'the same ' if len(group.sources) > 1 else ''}{inputs} inputs{where}."
+    which = f"{len(group.sources)} runs over the same" if several else "One run over"
+    sentence = f"{which} {inputs} inputs{where}."
     if table["radii"][0] != 0 or len(table["radii"]) < 2:
         return sentence
-    ahead = "" if len(group.sources) == 1 else ", the most of all"
+    middle = 2 + len(table["radii"]) // 2
+    values = [row[middle][1] for row in table["rows"]]
+    best = values.index(max(values))
+    source, row = group.sources[best], table["rows"][best]
+    ahead = "" if not several else ", the most of all" if values.count(max(values)) == 1 else ", and no run more"
+    proved, heading = f"{row[middle][0]} %{ahead}", table["columns"][middle]["heading"]
+    right = f"{sentence} {source.name} answers {row[2][0]} % of them right"
+    alphas = {*_values(source.table, "alpha")}
+    if len(alphas) != 1 or not {*guarantees(source.table)} <= {"global", "memory", "routed"}:
+        return f"{right}, and certifies {proved}, at {norm} radius {heading}; what that covers is said below."
     return (
-        f"{sentence} {name} answers {clean} % of them right, and for {proved} %{ahead}, no perturbation of {norm} "
-        f"length up to {heading} can change that."
+        f"{right}, and for {proved}, no perturbation of {norm} length up to {heading} can change that; each of these "
+        f"statements is wrong with probability at most {alphas.pop():g}."
     )
 
 

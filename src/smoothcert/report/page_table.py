@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from smoothcert.report.metrics import NORM_TEXT, Outcomes, acr_text, average_certified_radius, certified_counts
 from smoothcert.report.page_sources import Source
 from smoothcert.report.tables import default_radii, percent, radius_headings
+from smoothcert.types import Norm
 
 Cell = tuple[str, float | str | None]
 """What is shown, and what is sorted by; None sorts last."""
@@ -62,18 +63,18 @@ def table_payload(sources: Sequence[Source], radii: Sequence[float] | None) -> d
 
 
 def usual_radii(outcomes: Sequence[Outcomes]) -> tuple[float, ...]:
-    """The radii of the other tables as far as any run reaches; finer ones where all radii are small, as in ℓ∞.
+    """The radii of the other tables as far as any run reaches; finer ones where all are small, as in ℓ∞.
 
     Example:
         >>> usual_radii([Outcomes("run", [0], [5], [5], [0.021])])
         (0.0, 0.005, 0.01, 0.015, 0.02)
     """
     largest = max(float(each.radius.max()) for each in outcomes)
-    if largest >= 0.25 or largest == 0.0:
+    if largest >= 0.75 or largest == 0.0 or outcomes[0].norm is Norm.L0:
         return tuple(radius for radius in default_radii(outcomes) if radius <= largest)
-    power = math.floor(math.log10(largest / 4))
-    step = math.floor(largest / 4 / 10.0**power) * 10.0**power
-    return tuple(float(f"{step * place:.12g}") for place in range(5))
+    power = 10.0 ** math.floor(math.log10(largest / 4))
+    step = power * max(nice for nice in (1, 2, 2.5, 5) if nice * power <= largest / 4)
+    return tuple(float(f"{step * place:.12g}") for place in range(int(largest / step) + 1))
 
 
 def count_text(value: int) -> str:
@@ -168,7 +169,7 @@ def noise_cell(source: Source) -> Cell:
     """The scale of a run's noise: one number, a range where it was chosen for each input, or one for each expert."""
     if known(source.table, "sigma"):
         sigma = source.table["sigma"].drop_null().to_numpy()
-        return f"σ {sigma.min():.2f}–{sigma.max():.2f}", float(np.median(sigma))
+        return f"σ {sigma.min():.3g}–{sigma.max():.3g}", float(np.median(sigma))
     experts = source.config.get("experts")
     noises = [each.get("noise") for each in experts] if isinstance(experts, list) else [source.config.get("noise")]
     texts = [_noise_text(noise) for noise in noises if isinstance(noise, dict)]
