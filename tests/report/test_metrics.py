@@ -108,6 +108,28 @@ def test_impossible_outcomes_are_refused(arrays, said):
         Outcomes("run", *arrays)
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"index": [7, 8, 7]}, "the index 7 appears twice"),
+        ({"label": [0, 1, -4]}, "but input 9 has the label -4"),
+        ({"predict": [0, -2, 1]}, "but input 8 has the predict -2"),
+        ({"radius": [0.5, float("nan"), 0.1]}, "but input 8 has nan"),
+        ({"radius": [0.5, 0.1, -0.25]}, "but input 9 has -0.25"),
+        ({"predict": [0, 1, -1]}, "must have radius 0, but input 9 has 0.1"),
+        ({"label": [0, None, 1]}, "label must hold a whole number for every input, but input 8 has none"),
+        (
+            {"predict": [0.0, 1.0, float("nan")]},
+            "predict must hold a whole number for every input, but input 9 has none",
+        ),
+    ],
+)
+def test_the_input_of_a_damaged_row_is_named(change, said):
+    columns = {"index": [7, 8, 9], "label": [0, 1, 1], "predict": [0, 1, 1], "radius": [0.5, 0.2, 0.1]}
+    with pytest.raises(UsageError, match=f"^run: .*{said}"):
+        Outcomes("run", **{**columns, **change})
+
+
 def test_from_table():
     columns = {"radius": [0.5], "predict": [3], "label": [3], "index": [7], "seconds": [1.0]}
     run = Outcomes.from_table("run", pa.table(columns), norm="linf")

@@ -162,3 +162,16 @@ def test_votes_of_nobody_prove_nothing(long, tmp_path):
     halved = table.set_column(place, "counts", pa.array(counts.tolist(), table["counts"].type))
     run = write_run(tmp_path / "invalid", halved, long.config, {})
     assert (recompute(load_run(run.path)).predict == -1).all()
+
+
+def test_the_class_is_guessed_from_the_selection_votes(long, tmp_path):
+    """The votes that prove a class must not choose it: another guess has too few of them and abstains."""
+    table = long.table()
+    top = np.array(table["counts"].to_pylist()).argmax(axis=1)
+    selection = np.zeros((len(top), 10), dtype=int)
+    selection[np.arange(len(top)), (top + 1) % 10] = 100
+    place = table.column_names.index("selection")
+    other = table.set_column(place, "selection", pa.array(selection.tolist(), table["selection"].type))
+    found = recompute(write_run(tmp_path / "other", other, long.config, {}))
+    assert (found.predict == -1).all()
+    assert (recompute(long).predict >= 0).any()

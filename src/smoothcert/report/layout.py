@@ -277,7 +277,7 @@ def _markdown(sheet: Sheet) -> str:
 
     group = [""] if _grouped(sheet) else []
     rules = [*["---"] * len(group), *("---:" if align == "right" else "---" for align in _aligned(sheet))]
-    lines = [[*([sheet.group_heading] if group else []), *map(cell, _joined(sheet, " "))], rules]
+    lines = [[*([cell(sheet.group_heading)] if group else []), *map(cell, _joined(sheet, " "))], rules]
     for block in _blocks(sheet):
         for first, line, marks in block:
             cells = [cell(part.text, mark) for part, mark in zip(line.cells, marks, strict=True)]

@@ -77,9 +77,9 @@ def run_outcomes(run: Run, name: str | None = None, *, n: int | None = None, alp
 def _norm(run: Run, table: pa.Table) -> Norm:
     if "norm" not in table.column_names:
         return Norm.L2
-    index, norms = table["index"].to_pylist(), table["norm"].to_pylist()
+    index, norms, known = table["index"].to_pylist(), table["norm"].to_pylist(), {norm.value for norm in Norm}
     for place, norm in zip(index, norms, strict=True):
-        if norm not in {known.value for known in Norm}:
+        if norm not in known:
             raise RunError(f"{run.path} is damaged: input {place} has a radius in the norm {norm!r}, which is none.")
     if len(set(norms)) != 1:
         raise RunError(f"{run.path} holds radii in several norms.")
@@ -90,13 +90,13 @@ def _natural(run: Run, table: pa.Table) -> int | None:
     """How many inputs PREDICT answers rightly, where a fixed number of votes of one classifier was kept."""
     if "clean_predict" in table.column_names:
         return _clean(table)
-    config = run.config
-    if config.get("procedure", {}).get("name") != "cohen" or {"sigma", "experts"} & config.keys():
+    procedure = run.config.get("procedure", {})
+    if procedure.get("name") != "cohen" or "alpha" not in procedure or {"sigma", "experts"} & run.config.keys():
         return None
     counts = table["counts"].to_pylist()
     if any(row is None or len(row) != len(counts[0]) or None in row for row in counts):
         return None
-    return natural_count(np.array(counts), table["label"].to_numpy(), config["procedure"]["alpha"])
+    return natural_count(np.array(counts), table["label"].to_numpy(), procedure["alpha"])
 
 
 def _clean(table: pa.Table) -> int | None:

@@ -37,7 +37,7 @@ class Outcomes:
         radius: The certified radii in ``norm``, 0 for abstentions.
         norm: The norm of the radii.
         origin: How the run came about, if that is known.
-        natural: The number of inputs that PREDICT answers rightly, if that is known.
+        natural: The number of inputs that PREDICT answers rightly, if that is known and one noise was used for all.
 
     Raises:
         UsageError: If the arrays are empty, differ in length or hold values that no run can have; the input is named.

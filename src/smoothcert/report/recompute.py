@@ -73,7 +73,7 @@ def recompute(run: Run, *, n: int | None = None, alpha: float | None = None, nam
         np.where(proved, radius, 0.0),
         norm,
         origin_of(run, n=samples, alpha=level),
-        natural_count(counts, label, level),
+        None if "sigma" in run.config else natural_count(counts, label, level),
     )
 
 
