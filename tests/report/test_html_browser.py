@@ -205,7 +205,7 @@ def test_inputs_are_filtered_and_sorted(visit, address):
     )
     assert difference == sorted(difference, reverse=True)
     page.click("#reset-filters")
-    page.wait_for_function("document.getElementById('found').textContent.startsWith('125 inputs')")
+    assert page.inner_text("#found").startswith("125 inputs")
     page.select_option("#by-class", label="3")
     labels = dict(page.evaluate("page.group.index.map((index, i) => [index, page.group.label[i]])"))
     assert {labels[index] for index in shown_inputs(page)} == {3}
@@ -236,7 +236,7 @@ def test_an_input_is_opened_and_arrow_keys_go_on(visit, address):
 
 def test_images_and_noise_are_drawn(visit, address):
     page = visit(address)
-    page.wait_for_function("document.querySelector('#detail .copies canvas').width === 8")
+    page.locator("#detail .copies canvas[width='8']").first.wait_for()
     drawn = page.evaluate(
         """() => { const canvas = document.querySelector("#detail .pictures > canvas");
             const pixels = canvas.getContext("2d").getImageData(0, 0, 8, 8).data;

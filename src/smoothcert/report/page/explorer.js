@@ -148,11 +148,12 @@ page.parts.push(() => {
   const usual = String(radii[Math.floor(radii.length / 2)]);
   const form = byId("filters");
   const reset = () => {
+    form.reset();
     control["by-radius"].value = usual;
     search();
   };
   form.onsubmit = (event) => event.preventDefault();
   form.oninput = search;
-  form.onreset = () => setTimeout(reset);
+  byId("reset-filters").onclick = reset;
   page.startExplorer = reset;
 });
