@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 demo: $(VENV)/.core
 	$(BIN)/smoothcert demo
 
-test: lint
+test: lint $(VENV)/.browser
 	$(BIN)/pytest
 
 lint: $(VENV)/.dev
@@ -42,6 +42,16 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/.bench: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) install -q -c constraints.txt -e ".[bench]"
 	@touch $@ $(VENV)/.core
+
+# The tests of the report page drive a Chromium. It is installed where that is possible; a failure stops nothing.
+$(VENV)/.browser: | $(BIN)/python
+	@for browser in chromium chromium-browser google-chrome; do \
+	    if command -v $$browser >/dev/null; then touch $@; exit 0; fi; \
+	done; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+	    && timeout 120 apt-get -qq update >/dev/null 2>&1 \
+	    && timeout 600 apt-get -qq install -y chromium >/dev/null 2>&1; then touch $@; \
+	else echo "browser tests are skipped without chromium"; fi
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

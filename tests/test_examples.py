@@ -32,6 +32,7 @@ PAGES = [
                 "per-input",
                 "router",
                 "corruptions",
+                "report",
             )
         ),
     )

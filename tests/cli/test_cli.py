@@ -33,6 +33,7 @@ COMMANDS = [
     "table",
     "compare",
     "plot",
+    "report",
     "import",
     "export",
     "info",
@@ -208,6 +209,8 @@ def test_demo(run, tmp_path):
     assert code == 0
     assert "sigma-0.12" in out
     assert (tmp_path / "demo" / "certified-accuracy.png").stat().st_size > 10_000
+    assert out.endswith(f"Report: {tmp_path / 'demo' / 'report.html'}\n")
+    assert (tmp_path / "demo" / "report.html").stat().st_size > 1_000_000
     before = load_run(tmp_path / "demo" / "runs" / "sigma-0.25").rows()
     assert run("demo", "-o", tmp_path / "demo", "--n", 100, "--every", 100)[0] == 0
     assert load_run(tmp_path / "demo" / "runs" / "sigma-0.25").rows() == before

@@ -19,6 +19,7 @@ from smoothcert.cli import (
     ensemble,
     plan,
     plot,
+    report,
     results,
     selection,
     train,
@@ -45,6 +46,7 @@ app.command("attack")(attack.attack)
 app.command("table")(results.table)
 app.command("compare")(compare.compare)
 app.command("plot")(plot.plot)
+app.command("report")(report.report)
 app.command("import")(results.import_logs)
 app.command("export")(results.export)
 app.command("info")(results.info)

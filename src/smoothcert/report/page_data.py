@@ -1,0 +1,237 @@
+"""What the report page shows, as plain values: everything numeric is computed here, the page only shows it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from smoothcert.report.load import sampling_limit
+from smoothcert.report.metrics import NORM_TEXT, Outcomes, certified_counts
+from smoothcert.report.page_aces import aces_payload
+from smoothcert.report.page_groups import Group
+from smoothcert.report.page_sources import Source
+from smoothcert.report.page_table import guarantees, known, noise_cell, table_payload
+from smoothcert.report.tables import percent
+from smoothcert.types import ABSTAIN, Norm, SmoothcertError
+
+DECIMALS = {Norm.L0: 0, Norm.L1: 4, Norm.L2: 4, Norm.LINF: 6}
+"""Decimals of a radius on the page, where it is rounded down."""
+
+MOST_STEPS = 1200
+"""Steps of a curve; of finer ones some are passed over."""
+
+MOST_VOTES = 10
+"""Classes whose votes are kept for an input; the others are shown as one."""
+
+
+def group_payload(group: Group, radii: Sequence[float] | None) -> dict[str, Any]:
+    """All that the page shows about a group of runs, but its images.
+
+    Args:
+        group: Runs in one norm over the same inputs.
+        radii: The radii of the table; by default such as the runs reach.
+
+    Returns:
+        Values that JSON can hold.
+    """
+    decimals = DECIMALS[group.norm]
+    table = table_payload(group.sources, radii)
+    limits = [limit_of(source) for source in group.sources]
+    grid = curve_grid([source.outcomes for source in group.sources], table["radii"], limits, decimals)
+    aces, notes = aces_payload(group.sources, table["radii"])
+    return {
+        "title": group.title,
+        "norm": NORM_TEXT[group.norm],
+        "decimals": decimals,
+        "summary": summary(group, table),
+        "notes": [*group.notes, *_differences(group.sources), *notes],
+        "index": group.index.tolist(),
+        "label": group.label.tolist(),
+        "table": table,
+        "grid": grid.tolist(),
+        "runs": [
+            run_payload(source, grid, limit, decimals) for source, limit in zip(group.sources, limits, strict=True)
+        ],
+        "aces": aces,
+    }
+
+
+def summary(group: Group, table: Mapping[str, Any]) -> str:
+    """Two sentences with the numbers a reader looks for first, no stronger than the guarantee behind them."""
+    inputs, norm, several = len(group.index), NORM_TEXT[group.norm], len(group.sources) > 1
+    where = f" of {group.dataset[0]}" if group.dataset else ""
+    which = f"{len(group.sources)} runs over the same" if several else "One run over"
+    sentence = f"{which} {inputs} inputs{where}."
+    if table["radii"][0] != 0 or len(table["radii"]) < 2:
+        return sentence
+    middle = 2 + len(table["radii"]) // 2
+    values = [row[middle][1] for row in table["rows"]]
+    best = values.index(max(values))
+    source, row = group.sources[best], table["rows"][best]
+    ahead = "" if not several else ", the most of all" if values.count(max(values)) == 1 else ", and no run more"
+    proved, heading = f"{row[middle][0]} %{ahead}", table["columns"][middle]["heading"]
+    right = f"{sentence} {source.name} answers {row[2][0]} % of them right"
+    alphas = {*_values(source.table, "alpha")}
+    if len(alphas) != 1 or not {*guarantees(source.table)} <= {"global", "memory", "routed"}:
+        return f"{right}, and certifies {proved}, at {norm} radius {heading}; what that covers is said below."
+    return (
+        f"{right}, and for {proved}, no perturbation of {norm} length up to {heading} can change that; each of these "
+        f"statements is wrong with probability at most {alphas.pop():g}."
+    )
+
+
+def limit_of(source: Source) -> float | None:
+    """The largest radius that a run's number of samples could prove, where it is known."""
+    if source.run is None:
+        return None
+    try:
+        return sampling_limit(source.run)
+    except (SmoothcertError, KeyError, TypeError, ValueError, AttributeError):
+        return None  # a configuration that is not as we write them
+
+
+def floored(radius: NDArray[np.float64], decimals: int) -> NDArray[np.int64]:
+    """Radii in units of the last decimal, rounded down: k is the largest number with k / 10^decimals ≤ radius.
+
+    Counting k ≥ K is then the same as counting radius ≥ K / 10^decimals, as the tables do.
+
+    Example:
+        >>> floored(np.array([0.3, 0.24996, 0.25]), 4).tolist()
+        [3000, 2499, 2500]
+    """
+    unit = 10.0**decimals
+    lower = np.floor(radius * unit)
+    lower = np.where((lower + 1) / unit <= radius, lower + 1, lower)
+    return np.where(lower / unit > radius, lower - 1, lower).astype(np.int64)
+
+
+def curve_grid(
+    runs: Sequence[Outcomes], radii: Sequence[float], limits: Sequence[float | None], decimals: int
+) -> NDArray[np.int64]:
+    """The radii at which all curves are drawn, in units of the last decimal.
+
+    A curve holds the accuracy at a radius of the grid since the one before it, so whatever is passed over makes a curve
+    lower, never higher.
+
+    Returns:
+        The radii of right answers, thinned out where they are too many; the radii of the table, the largest radius of
+        every run and its sampling limit are always there, and the first radius that no run reaches ends the grid.
+    """
+    proved = [floored(run.radius[run.correct], decimals) for run in runs]
+    every = np.unique(np.concatenate(proved))
+    if len(every) > MOST_STEPS:
+        every = every[np.linspace(0, len(every) - 1, MOST_STEPS).astype(np.int64)]
+    always = [0, *(int(values.max()) for values in proved if len(values))]
+    always += floored(np.array([*radii, *(limit for limit in limits if limit is not None)]), decimals).tolist()
+    end = 1 + max((int(values.max()) for values in proved if len(values)), default=0)
+    return np.array(sorted({*every.tolist(), *(value for value in always if value < end), end}), dtype=np.int64)
+
+
+def run_payload(source: Source, grid: NDArray[np.int64], limit: float | None, decimals: int) -> dict[str, Any]:
+    """One run: its curve, its answers, its votes and its configuration."""
+    outcomes, table = source.outcomes, source.table
+    counts = certified_counts(outcomes, grid / 10.0**decimals).tolist()
+    shown: dict[str, Any] = {
+        "name": source.name,
+        "log": source.run is None or source.run.config["kind"] != "certification",
+        "guarantees": guarantees(table),
+        "noise": _noise(source),
+        "noiseText": noise_cell(source)[0],
+        "accuracy": [round(100 * count / len(outcomes), 4) for count in counts],
+        "accuracyText": [percent(count, len(outcomes)) for count in counts],
+        "limit": None if limit is None else int(floored(np.array([limit]), decimals)[0]),
+        "predict": outcomes.predict.tolist(),
+        "radius": floored(outcomes.radius, decimals).tolist(),
+        "config": configuration(source),
+    }
+    if known(table, "sigma"):
+        shown["sigma"] = [None if sigma is None else round(sigma, 4) for sigma in table["sigma"].to_pylist()]
+    if known(table, "p_lower"):
+        shown["bound"] = floored(_numbers(table, "p_lower"), 4).tolist()
+    if known(table, "counts"):
+        shown["votes"] = votes_payload(table)
+    if known(table, "choice"):
+        shown["choice"] = [ABSTAIN if choice is None else choice for choice in table["choice"].to_pylist()]
+        shown["choiceRadius"] = floored(_numbers(table, "choice_radius"), decimals).tolist()
+        shown["chooses"] = "experts" if "experts" in source.config else "core or certifier"
+    return shown
+
+
+def votes_payload(table: pa.Table) -> dict[str, list[int]]:
+    """The votes of every input: samples, and the classes with most votes, in one list each.
+
+    Returns:
+        ``n`` and ``kept`` (number of classes listed) by input; ``classes`` and ``counts`` of all inputs in a row.
+    """
+    found: dict[str, list[int]] = {"n": [], "kept": [], "classes": [], "counts": []}
+    for counts, n in zip(table["counts"].to_pylist(), table["n"].to_pylist(), strict=True):
+        votes = [(count, -label) for label, count in enumerate(counts or []) if count]
+        top = sorted(votes, reverse=True)[:MOST_VOTES]
+        found["n"].append(n or 0)
+        found["kept"].append(len(top))
+        found["classes"].extend(-label for _, label in top)
+        found["counts"].extend(count for count, _ in top)
+    return found
+
+
+def configuration(source: Source) -> list[tuple[str, str]]:
+    """Everything a run was asked for, and the circumstances of its last session, as names and texts."""
+    if source.run is None:
+        columns = ", ".join(source.table.column_names)
+        return [("log", source.path.name), ("columns", columns), ("rows", str(len(source.table)))]
+    sessions = source.run.info.get("sessions")
+    last = sessions[-1] if isinstance(sessions, list) and sessions else {}
+    return [*_flat(source.config), *_flat(last, "last session.")]
+
+
+def _flat(values: Any, prefix: str = "") -> list[tuple[str, str]]:
+    if not isinstance(values, Mapping):
+        return [(prefix.rstrip("."), _text(values))]
+    found: list[tuple[str, str]] = []
+    for key, value in values.items():
+        nested = isinstance(value, Mapping) and value
+        found += _flat(value, f"{prefix}{key}.") if nested else [(f"{prefix}{key}", _text(value))]
+    return found
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _noise(source: Source) -> dict[str, Any] | None:
+    """The kind of noise that the page draws, as an illustration."""
+    noise = source.config.get("noise")
+    settings = {"gaussian": ("sigma",), "uniform": ("lam",), "discrete": ("keep", "levels")}
+    if not isinstance(noise, dict) or noise.get("name") not in settings:
+        return None
+    values = {key: noise.get(key) for key in settings[noise["name"]]}
+    return {"name": noise["name"], **values} if all(isinstance(v, (int, float)) for v in values.values()) else None
+
+
+def _differences(sources: Sequence[Source]) -> list[str]:
+    """Why numbers side by side may not mean the same."""
+    notes = []
+    if len({tuple(guarantees(source.table)) for source in sources}) > 1:
+        notes.append("Not all runs here give the same guarantee, so equal radii do not promise the same; see below.")
+    alphas = {alpha for source in sources for alpha in _values(source.table, "alpha")}
+    if len(alphas) > 1:
+        shown = ", ".join(f"{alpha:g}" for alpha in sorted(alphas))
+        notes.append(f"The runs accept different probabilities of a wrong statement (α = {shown}).")
+    samples = {max(values) for source in sources if (values := _values(source.table, "n"))}
+    if len(samples) > 1:
+        notes.append("The runs drew different numbers of samples; more samples prove larger radii.")
+    return notes
+
+
+def _values(table: pa.Table, column: str) -> list[Any]:
+    return list(table[column].drop_null().to_pylist()) if known(table, column) else []
+
+
+def _numbers(table: pa.Table, column: str) -> NDArray[np.float64]:
+    """A column as numbers, 0 where there is none."""
+    return np.array([value or 0.0 for value in table[column].to_pylist()], dtype=np.float64)

@@ -1,0 +1,191 @@
+"""The overview table of the report page: one row per run, every cell as text and as the value it is sorted by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from smoothcert.report.metrics import NORM_TEXT, Outcomes, acr_text, average_certified_radius, certified_counts
+from smoothcert.report.page_sources import Source
+from smoothcert.report.tables import default_radii, percent, radius_headings
+from smoothcert.types import Norm
+
+Cell = tuple[str, float | str | None]
+"""What is shown, and what is sorted by; None sorts last."""
+
+UNKNOWN: Cell = ("–", None)
+_THIN_SPACE = "\u202f"
+
+
+def table_payload(sources: Sequence[Source], radii: Sequence[float] | None) -> dict[str, Any]:
+    """The overview of runs over the same inputs.
+
+    Args:
+        sources: The runs, in one norm.
+        radii: The radii of certified accuracy; by default such as the runs reach.
+
+    Returns:
+        Radii, columns (key, heading, what it means) and rows of cells; the best ACR and accuracies are marked.
+    """
+    outcomes = [source.outcomes for source in sources]
+    radii = tuple(float(radius) for radius in (usual_radii(outcomes) if radii is None else radii))
+    headings = radius_headings(outcomes[0].norm, radii)
+    norm = NORM_TEXT[outcomes[0].norm]
+    columns = [
+        ("run", "Run", "The folder or the log."),
+        ("acr", "ACR", "Average certified radius: the mean radius over all inputs, 0 where the answer is wrong."),
+        *(
+            (f"r{place}", heading, f"Share of all inputs that stay right within {norm} distance {heading}, provably.")
+            for place, heading in enumerate(headings)
+        ),
+        ("abstain", "Abstain %", "Share of inputs that got no answer: the votes were too close."),
+        ("samples", "Samples", "Noisy copies per input, on average."),
+        ("time", "Time", "Per input, on average, on the machine of the run."),
+        ("guarantee", "Guarantee", "What a radius promises; see below."),
+        ("sigma", "Noise", "The scale of the noise."),
+        ("n", "n", "Estimation samples of an input, at most."),
+        ("alpha", "α", "Probability that the statement about one input is wrong."),
+    ]
+    rows = [_cells(source, radii) for source in sources]
+    ranked = range(1, 2 + len(radii))
+    return {
+        "radii": list(radii),
+        "headings": headings,
+        "columns": [{"key": key, "heading": heading, "help": help_} for key, heading, help_ in columns],
+        "rows": rows,
+        "best": [_best([row[column] for row in rows]) if column in ranked else [] for column in range(len(columns))],
+    }
+
+
+def usual_radii(outcomes: Sequence[Outcomes]) -> tuple[float, ...]:
+    """The radii of the other tables as far as any run reaches; finer ones where all are small, as in ℓ∞.
+
+    Example:
+        >>> usual_radii([Outcomes("run", [0], [5], [5], [0.021])])
+        (0.0, 0.005, 0.01, 0.015, 0.02)
+    """
+    largest = max(float(each.radius.max()) for each in outcomes)
+    if largest >= 0.75 or largest == 0.0 or outcomes[0].norm is Norm.L0:
+        return tuple(radius for radius in default_radii(outcomes) if radius <= largest)
+    power = 10.0 ** math.floor(math.log10(largest / 4))
+    step = power * max(nice for nice in (1, 2, 2.5, 5) if nice * power <= largest / 4)
+    return tuple(float(f"{step * place:.12g}") for place in range(int(largest / step) + 1))
+
+
+def count_text(value: int) -> str:
+    """A whole number with thin spaces between thousands.
+
+    Example:
+        >>> count_text(100000).split("\u202f")
+        ['100', '000']
+    """
+    return f"{value:,}".replace(",", _THIN_SPACE)
+
+
+def share_cell(count: int, total: int) -> Cell:
+    """A share in per cent, sorted by the exact count."""
+    return percent(count, total), count / total
+
+
+def _best(cells: Sequence[Cell]) -> list[int]:
+    """The rows with the highest value as printed; none where all are the same."""
+    shown = [float(text) for text, _ in cells]
+    best = [place for place, value in enumerate(shown) if value == max(shown)]
+    return best if len(best) < len(shown) else []
+
+
+def _cells(source: Source, radii: Sequence[float]) -> list[Cell]:
+    outcomes, inputs = source.outcomes, len(source.outcomes)
+    acr = average_certified_radius(outcomes)
+    return [
+        (source.name, source.name.casefold()),
+        (acr_text(acr), acr),
+        *(share_cell(count, inputs) for count in certified_counts(outcomes, radii).tolist()),
+        share_cell(int(outcomes.abstained.sum()), inputs),
+        _samples(source),
+        _time(source.table),
+        _guarantee(source.table),
+        noise_cell(source),
+        _range(source.table, "n", lambda n: count_text(int(n)), "up to "),
+        _range(source.table, "alpha", lambda alpha: f"{alpha:g}", "up to "),
+    ]
+
+
+def known(table: pa.Table, column: str) -> bool:
+    """Whether a column is there and not empty."""
+    return column in table.column_names and table[column].null_count < len(table)
+
+
+def _samples(source: Source) -> Cell:
+    table = source.table
+    if not known(table, "n") or not known(table, "n0"):
+        return UNKNOWN
+    drawn = pc.sum(table["n"]).as_py() + pc.sum(table["n0"]).as_py()
+    procedure = source.config.get("procedure")
+    own_copies = "experts" in source.config or (isinstance(procedure, dict) and procedure.get("selector") is not None)
+    if own_copies:  # a selector that looks at noisy copies of its own
+        for column in ("selector", "selector0"):
+            if known(table, column):
+                drawn += pc.sum(pc.list_flatten(table[column])).as_py() or 0
+    mean = drawn / len(table)
+    return count_text(round(mean)), mean
+
+
+def _time(table: pa.Table) -> Cell:
+    if not known(table, "seconds"):
+        return UNKNOWN
+    mean = float(pc.mean(table["seconds"]).as_py())
+    return duration_text(mean), mean
+
+
+def duration_text(seconds: float) -> str:
+    """A duration that a reader can grasp.
+
+    Example:
+        >>> duration_text(0.0834), duration_text(16.62), duration_text(90)
+        ('83 ms', '16.6 s', '1.5 min')
+    """
+    if seconds < 0.9995:
+        return f"{1000 * seconds:.0f} ms"
+    return f"{seconds:.1f} s" if seconds < 60 else f"{seconds / 60:.1f} min"
+
+
+def guarantees(table: pa.Table) -> list[str]:
+    """The guarantees of the rows; none for logs, which do not tell."""
+    return sorted(table["guarantee"].drop_null().unique().to_pylist()) if known(table, "guarantee") else []
+
+
+def _guarantee(table: pa.Table) -> Cell:
+    text = ", ".join(guarantees(table))
+    return (text, text) if text else ("as logged", None)
+
+
+def noise_cell(source: Source) -> Cell:
+    """The scale of a run's noise: one number, a range where it was chosen for each input, or one for each expert."""
+    if known(source.table, "sigma"):
+        sigma = source.table["sigma"].drop_null().to_numpy()
+        return f"σ {sigma.min():.3g}–{sigma.max():.3g}", float(np.median(sigma))
+    experts = source.config.get("experts")
+    noises = [each.get("noise") for each in experts] if isinstance(experts, list) else [source.config.get("noise")]
+    texts = [_noise_text(noise) for noise in noises if isinstance(noise, dict)]
+    if not texts:
+        return UNKNOWN
+    scales = [v for noise in noises if isinstance(noise, dict) for v in noise.values() if isinstance(v, (int, float))]
+    return " or ".join(texts), float(scales[0]) if scales else None
+
+
+def _noise_text(noise: dict[str, Any]) -> str:
+    letters = {"sigma": "σ", "lam": "λ", "keep": "a", "levels": "K"}
+    return ", ".join(f"{letters.get(key, key)} {value}" for key, value in noise.items() if key != "name")
+
+
+def _range(table: pa.Table, column: str, text: Any, several: str) -> Cell:
+    if not known(table, column):
+        return UNKNOWN
+    low, high = (float(bound.as_py()) for bound in pc.min_max(table[column]).values())
+    return (text(high) if low == high else several + text(high)), high
