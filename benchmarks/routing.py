@@ -111,7 +111,7 @@ class Bench:
         train, runs = data.load(DATASET, split="train"), []
         for expert, sigma in zip(experts, SIGMAS, strict=True):
             folder = self.work / "runs" / f"train-{sigma:.2f}"
-            runs.append(certify_dataset(expert, train, Cohen(n=1000), run=folder, every=self.votes, start=1))
+            runs.append(certify_dataset(expert, train, Cohen(n=300), run=folder, every=self.votes, start=1))
         index, label = best_of(runs)
         file = self.work / "sigma.npz"
         images = np.stack([train[int(i)][0].numpy() for i in index])
@@ -160,7 +160,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("models/routing"), help="where trainings and runs are kept")
     parser.add_argument("--every", type=int, default=50, help="certify every this many-th test image")
     parser.add_argument("--n", type=int, default=10_000, help="estimation samples")
-    parser.add_argument("--votes", type=int, default=20, help="label every this many-th training image")
+    parser.add_argument("--votes", type=int, default=40, help="label every this many-th training image")
     parser.add_argument("--set", dest="changes", action="append", default=[], help="a setting of all recipes")
     chosen = parser.parse_args()
     bench = Bench(chosen.work, chosen.every, chosen.n, chosen.votes, chosen.changes)
