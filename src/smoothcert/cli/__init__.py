@@ -17,6 +17,7 @@ from smoothcert.cli import (
     data,
     demo,
     ensemble,
+    merge,
     plan,
     plot,
     results,
@@ -47,6 +48,7 @@ app.command("compare")(compare.compare)
 app.command("plot")(plot.plot)
 app.command("import")(results.import_logs)
 app.command("export")(results.export)
+app.command("merge")(merge.merge)
 app.command("info")(results.info)
 app.add_typer(corruptions.app, name="corruptions")
 app.add_typer(train.recipes, name="recipes")
