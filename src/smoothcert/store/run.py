@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 from filelock import FileLock, Timeout
 
-from smoothcert.files import TEMPORARIES, replacing, temporary_beside
+from smoothcert.files import TEMPORARIES, temporary_beside
 from smoothcert.store import info, pending
 from smoothcert.store.info import config_digest, read_info, refuse_strangers, write_info
 from smoothcert.store.parts import parts_of, read_part, write_part
@@ -62,12 +62,13 @@ class Run:
         Raises:
             RunError: If a part or a pending row is damaged.
         """
+        waiting = read_pending(self.path).rows  # before the parts: rows may move there meanwhile, and are then in both
         pieces: list[pa.Table] = []
         seen: dict[int, Path] = {}
         for part in parts_of(self.path):
             pieces.append(read_part(part))
             _note(part, pieces[-1], seen)
-        waiting = [row for row in read_pending(self.path).rows if row["index"] not in seen]
+        waiting = [row for row in waiting if row["index"] not in seen]
         if waiting or not pieces:
             pieces.append(pa.Table.from_pylist(waiting, schema=SCHEMA))
         return pa.concat_tables(pieces, promote_options="default").sort_by("index")
@@ -256,16 +257,17 @@ def write_run(
     """
     folder = Path(path)
     refuse_existing(folder)
+    place = folder.resolve()
     sessions = [session] if isinstance(session, Mapping) else session
     owner = config_digest(config) if config["kind"] == "certification" else None
-    beside = temporary_beside(folder)
+    beside = temporary_beside(place)
     try:
         beside.mkdir(parents=True)
         write_part(beside / "part-000000.parquet", table, owner)
         write_info(beside, config, sessions)
-        if folder.exists():
-            shutil.rmtree(folder)  # nothing but leftovers, as was made sure
-        os.replace(beside, folder)
+        if place.exists():
+            shutil.rmtree(place)  # nothing but leftovers, as was made sure
+        os.replace(beside, place)
     except OSError as error:
         raise _cannot_write(folder, error) from error
     finally:
@@ -286,7 +288,7 @@ def refuse_existing(folder: Path) -> None:
 def _note(part: Path, table: pa.Table, seen: dict[int, Path]) -> None:
     """Note which part an input is in, and refuse one that is in two."""
     for index in table["index"].to_pylist():
-        if index in seen:
+        if seen.get(index, part) != part:
             raise RunError(
                 f"input {index} is in {seen[index]} and in {part}; delete one of them and run the same certify command "
                 "again."
