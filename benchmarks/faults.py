@@ -41,6 +41,8 @@ from smoothcert.types import RunError
 
 INPUTS = 60
 ROWS_PER_PART = 7  # so that parts are written often
+
+
 Prepare = Callable[[], None]
 
 
@@ -114,18 +116,24 @@ class Bench:
         os._exit(0)
 
 
-def kill_later(how: signal.Signals) -> Callable[[Bench, Path, random.Random], None]:
-    def strike(bench: Bench, folder: Path, pick: random.Random) -> None:
+Strike = Callable[[Bench, Path, random.Random], bool]
+"""Starts a run in a folder and harms it; false if it came too late for that."""
+
+
+def kill_later(how: signal.Signals) -> Strike:
+    def strike(bench: Bench, folder: Path, pick: random.Random) -> bool:
         process = bench.start(folder)
         time.sleep(pick.uniform(0, bench.seconds))
-        if process.is_alive():
+        alive = process.is_alive()
+        if alive:
             os.kill(process.pid, how)
         process.join(120)
+        return alive
 
     return strike
 
 
-def stop_after(bench: Bench, folder: Path, pick: random.Random) -> None:
+def stop_after(bench: Bench, folder: Path, pick: random.Random) -> bool:
     """Leave an unfinished run behind, with parts and pending rows."""
     count = pick.choice([n for n in range(ROWS_PER_PART + 1, INPUTS) if n % ROWS_PER_PART])
 
@@ -139,10 +147,10 @@ def stop_after(bench: Bench, folder: Path, pick: random.Random) -> None:
 
         run.RunWriter.append = last  # type: ignore[method-assign]
 
-    bench.attempt(folder, prepare)
+    return not bench.attempt(folder, prepare)
 
 
-def kill_in_seal(bench: Bench, folder: Path, pick: random.Random) -> None:
+def kill_in_seal(bench: Bench, folder: Path, pick: random.Random) -> bool:
     """Kill between any two steps of moving pending rows into a part."""
     seal, step = pick.randrange(INPUTS // ROWS_PER_PART), pick.choice(["aside", "renamed", "uncounted", "cleared"])
 
@@ -166,10 +174,10 @@ def kill_in_seal(bench: Bench, folder: Path, pick: random.Random) -> None:
 
         run.write_part = writing  # type: ignore[assignment]
 
-    bench.attempt(folder, prepare)
+    return not bench.attempt(folder, prepare)
 
 
-def fill_disk(bench: Bench, folder: Path, pick: random.Random) -> None:
+def fill_disk(bench: Bench, folder: Path, pick: random.Random) -> bool:
     """Let the disk be full from some moment on: a small one, or by a limit on the size of files."""
     if bench.disk is not None:
         ballast = bench.disk / "ballast"
@@ -185,34 +193,39 @@ def fill_disk(bench: Bench, folder: Path, pick: random.Random) -> None:
     error = answer.get("error")
     if error is not None and "free space" not in error:
         raise AssertionError(f"a full disk was answered by: {error}")
+    return error is not None
 
 
-def cut_part(bench: Bench, folder: Path, pick: random.Random) -> None:
+def cut_part(bench: Bench, folder: Path, pick: random.Random) -> bool:
     stop_after(bench, folder, pick)
     part = parts_of(folder)[-1]
     os.truncate(part, pick.randrange(part.stat().st_size))
+    return True
 
 
-def cut_pending(bench: Bench, folder: Path, pick: random.Random) -> None:
+def cut_pending(bench: Bench, folder: Path, pick: random.Random) -> bool:
     stop_after(bench, folder, pick)
     file = folder / pending.NAME
     os.truncate(file, pick.randrange(1, file.stat().st_size))
+    return True
 
 
-def flip_byte(bench: Bench, folder: Path, pick: random.Random) -> None:
+def flip_byte(bench: Bench, folder: Path, pick: random.Random) -> bool:
     stop_after(bench, folder, pick)
     file = pick.choice([folder / "run.json", folder / pending.NAME, pick.choice(parts_of(folder))])
     content = bytearray(file.read_bytes())
     content[pick.randrange(len(content))] ^= pick.randrange(1, 256)
     file.write_bytes(content)
+    return True
 
 
-def delete_temporary(bench: Bench, folder: Path, pick: random.Random) -> None:
+def delete_temporary(bench: Bench, folder: Path, pick: random.Random) -> bool:
     stop_after(bench, folder, pick)
     temporaries = [folder / f".{name}.1.tmp" for name in ("run.json", "part-000009.parquet", pending.NAME)]
     for temporary in temporaries:
         temporary.write_bytes(pick.randbytes(100))
     pick.choice(temporaries).unlink()
+    return True
 
 
 @dataclass(frozen=True)
@@ -220,11 +233,11 @@ class Fault:
     """A way to harm a run.
 
     Attributes:
-        strike: Starts a run in a folder and harms it.
+        strike: How.
         destroys: Whether it destroys what was written; that must be said.
     """
 
-    strike: Callable[[Bench, Path, random.Random], None]
+    strike: Strike
     destroys: bool = False
 
 
@@ -274,8 +287,11 @@ class Tally:
 def strike(bench: Bench, name: str, folder: Path, pick: random.Random, whole: str, tally: Tally) -> None:
     """Harm a run, resume it, and see whether it ends as the unbroken one."""
     fault = FAULTS[name]
-    (bench.work / "journal").unlink(missing_ok=True)
-    fault.strike(bench, folder, pick)
+    struck = False
+    while not struck:
+        shutil.rmtree(folder, ignore_errors=True)
+        (bench.work / "journal").unlink(missing_ok=True)
+        struck = fault.strike(bench, folder, pick)
     before = bench.reported()
     answer: dict[str, Any] = {}
     said: list[str] = []
