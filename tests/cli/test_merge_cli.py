@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -83,3 +86,18 @@ def test_attack_asks_for_the_whole_run(run, certify, checkpoint, tmp_path):
     assert certify("--shard", "1/2", "--run", tmp_path / "shard")[0] == 0
     result = run("attack", checkpoint, "--data", "digits", "--radii", "0.1", "--run", tmp_path / "shard")
     assert "is one shard of a run; unite all of them with `smoothcert merge` first" in refusal(result, 2)
+
+
+def test_a_row_cut_short_is_said_in_one_sentence(checkpoint, certify, tmp_path):
+    """Of another process, whose warnings are not those of the tests."""
+    assert certify("--run", tmp_path / "run")[0] == 0
+    with (tmp_path / "run" / "pending.jsonl").open("ab") as file:
+        file.write(b'{"index": 7, "lab')
+    command = ["certify", checkpoint, "--data", "digits", "--n", 200, "--every", 60, "--run", tmp_path / "run"]
+    done = subprocess.run(
+        [sys.executable, "-m", "smoothcert", *map(str, command)], capture_output=True, text=True, check=True
+    )
+    assert (
+        f"smoothcert: {tmp_path}/run/pending.jsonl ended in the middle of a row; it is computed anew.\n" in done.stderr
+    )
+    assert "UserWarning" not in done.stderr

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+import warnings
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -54,6 +56,7 @@ app.add_typer(corruptions.app, name="corruptions")
 app.add_typer(train.recipes, name="recipes")
 app.add_typer(data.app, name="data")
 
+_usual_warning = warnings.formatwarning
 _UsageMistake: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException, wherever this typer keeps it
 
 
@@ -73,6 +76,7 @@ def _options(
 
 def main() -> None:
     """Run the command line: errors are one sentence on stderr, 2 for wrong use, 1 for a failure, 130 for Ctrl-C."""
+    warnings.formatwarning = _warning
     sys.exit(_run())
 
 
@@ -97,3 +101,10 @@ def _run() -> int:
 def _fail(message: str, code: int) -> int:
     print(f"smoothcert: {message}", file=sys.stderr)
     return code
+
+
+def _warning(message: Any, category: type[Warning], filename: str, *place: Any, **line: Any) -> str:
+    """A warning of this package as one sentence, without the place in the code; those of others as usual."""
+    if Path(filename).is_relative_to(Path(__file__).parents[1]):
+        return f"smoothcert: {message}\n"
+    return _usual_warning(message, category, filename, *place, **line)
