@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test lint soundness bench bench-training clean
+.PHONY: demo test lint soundness faults bench bench-training clean
 
 demo: $(VENV)/.core
 	$(BIN)/smoothcert demo
@@ -19,6 +19,9 @@ lint: $(VENV)/.dev
 
 soundness: $(VENV)/.dev
 	$(BIN)/pytest -m soundness --timeout 3600
+
+faults: $(VENV)/.core
+	$(BIN)/python benchmarks/faults.py
 
 bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/samples.py

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+import warnings
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -17,6 +19,7 @@ from smoothcert.cli import (
     data,
     demo,
     ensemble,
+    merge,
     plan,
     plot,
     report,
@@ -49,11 +52,13 @@ app.command("plot")(plot.plot)
 app.command("report")(report.report)
 app.command("import")(results.import_logs)
 app.command("export")(results.export)
+app.command("merge")(merge.merge)
 app.command("info")(results.info)
 app.add_typer(corruptions.app, name="corruptions")
 app.add_typer(train.recipes, name="recipes")
 app.add_typer(data.app, name="data")
 
+_usual_warning = warnings.formatwarning
 _UsageMistake: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException, wherever this typer keeps it
 
 
@@ -73,6 +78,7 @@ def _options(
 
 def main() -> None:
     """Run the command line: errors are one sentence on stderr, 2 for wrong use, 1 for a failure, 130 for Ctrl-C."""
+    warnings.formatwarning = _warning
     sys.exit(_run())
 
 
@@ -97,3 +103,10 @@ def _run() -> int:
 def _fail(message: str, code: int) -> int:
     print(f"smoothcert: {message}", file=sys.stderr)
     return code
+
+
+def _warning(message: Any, category: type[Warning], filename: str, *place: Any, **line: Any) -> str:
+    """A warning of this package as one sentence, without the place in the code; those of others as usual."""
+    if Path(filename).is_relative_to(Path(__file__).parents[1]):
+        return f"smoothcert: {message}\n"
+    return _usual_warning(message, category, filename, *place, **line)

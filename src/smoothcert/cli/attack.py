@@ -154,6 +154,8 @@ def _refuse_other(run: Run, smoothed: Smoothed, dataset: data.Dataset) -> None:
     config = run.config
     if config["kind"] != "certification":
         raise UsageError(f"{run.path} is an {config['kind']} log, which does not say of which model; leave out --run.")
+    if "shard" in config["inputs"]:
+        raise UsageError(f"{run.path} is one shard of a run; unite all of them with `smoothcert merge` first.")
     about = {
         "model": (config["model"], model_fingerprint(smoothed.model)),
         "noise": (config["noise"], smoothed.noise.config()),

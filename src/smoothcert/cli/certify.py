@@ -13,6 +13,7 @@ from torch import nn
 from smoothcert import data
 from smoothcert.certify import Aces, Cohen, PerInput, Procedure, Smoothed
 from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, InputOptions, Seed, SigmaOptions, load_smoothed
+from smoothcert.cli.merge import Shard, parse_shard
 from smoothcert.cli.options import grouped
 from smoothcert.cli.procedures import NoiseOptions, ProcedureOptions
 from smoothcert.cli.results import show_savings, show_table
@@ -30,6 +31,7 @@ def certify(
     classifier: ClassifierOptions,
     each: SigmaOptions,
     seed: Seed = 0,
+    shard: Shard = None,
     run: Annotated[
         Path | None, typer.Option("--run", help="Run folder; by default one under runs/ named after what is certified.")
     ] = None,
@@ -56,11 +58,16 @@ def certify(
         smoothcert certify lenet.safetensors --data mnist --procedure aces --core clean.safetensors --theta 0.3
 
         smoothcert certify lenet.safetensors --data mnist --sigma-steps 100 --memory balls.safetensors
+
+        smoothcert certify lenet.safetensors --data mnist --shard 1/4
     """
     chosen, procedure = noise.build(), how.build()
+    share = None if shard is None else parse_shard(shard)
     smoothed, dataset, source = load_smoothed(classifier, about, chosen, each.make)
     move_models(procedure, smoothed)
     special = [*(["aces"] if isinstance(procedure, Aces) else []), *(["chosen-sigma"] if each.chosen else [])]
+    if share is not None:
+        special.append("shard-{}-of-{}".format(*share))
     folder = run or Path("runs") / "-".join([_run_name(classifier.name, dataset, smoothed, how.norm), *special])
     finished = certify_dataset(
         smoothed,
@@ -70,6 +77,7 @@ def certify(
         every=inputs.every,
         start=inputs.start,
         stop=inputs.stop,
+        shard=share,
         seed=seed,
         source=source,
     )

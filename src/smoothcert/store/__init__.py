@@ -2,6 +2,7 @@
 
 from smoothcert.store.certification import certify_dataset
 from smoothcert.store.logs import Log, LogKind, read_log, write_log
+from smoothcert.store.merge import merge_runs
 from smoothcert.store.run import Run, flat_config, load_run, open_run, write_run
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "certify_dataset",
     "flat_config",
     "load_run",
+    "merge_runs",
     "open_run",
     "read_log",
     "write_log",

@@ -17,7 +17,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from smoothcert.certify import Procedure, Smoothed
+from smoothcert.certify import PerInput, Procedure, Smoothed
 from smoothcert.classifiers.fingerprint import model_fingerprint
 from smoothcert.sampling import BLOCK
 from smoothcert.store.run import Run, certificate_row, load_run, open_run
@@ -43,6 +43,7 @@ def certify_dataset(
     every: int = 1,
     start: int = 0,
     stop: int | None = None,
+    shard: tuple[int, int] | None = None,
     seed: int = 0,
     progress: bool = True,
     source: Mapping[str, Any] | None = None,
@@ -59,6 +60,7 @@ def certify_dataset(
         every: Take every this many-th input.
         start: The first input.
         stop: The end of the inputs, exclusive; the dataset's length by default.
+        shard: (i, k) for the i-th of k disjoint runs over these inputs, i from 1; ``merge_runs`` unites them.
         seed: The seed of the noise.
         progress: Whether to show a progress bar on stderr.
         source: Where the model came from (checkpoint file and hash), kept in ``run.json``.
@@ -67,10 +69,14 @@ def certify_dataset(
         The finished run.
 
     Raises:
-        UsageError: If nothing is selected, or an input or the model's output is not as it must be.
+        UsageError: If nothing is selected, an input or the model's output is not as it must be, or a shard is asked of
+            a classifier with a memory.
         RunError: If the folder cannot be written or holds a run of another configuration.
     """
     indices = select(len(dataset), every=every, start=start, stop=stop)
+    own = indices if shard is None else take_shard(indices, *shard)
+    if shard is not None and isinstance(smoothed, PerInput) and smoothed.memory is not None:
+        raise UsageError("a memory needs all inputs in one run, in their order; certify without a shard.")
     probe = smoothed.check(dataset[indices[0]][0], procedure)
     config = {
         "kind": "certification",
@@ -84,26 +90,26 @@ def certify_dataset(
         "num_classes": smoothed.num_classes,
         "input_range": list(smoothed.input_range) if smoothed.input_range else None,
         "data": data_fingerprint(dataset, indices),
-        "inputs": {"every": every, "start": start, "stop": stop},
+        "inputs": {"every": every, "start": start, "stop": stop, **({} if shard is None else {"shard": list(shard)})},
     }
     with open_run(run, config, _session(smoothed, source)) as writer, _bar(progress) as bar:
-        strangers = writer.done - set(indices)
+        strangers = writer.done - set(own)
         if strangers:
             raise RunError(f"{run} holds rows for inputs that are not selected, such as {min(strangers)}.")
         before = writer.run.rows() if writer.done else []
         smoothed.resume(before)
         outcomes = Counter(row["outcome"] for row in before)
-        task = bar.add_task("certify", total=len(indices), completed=len(writer.done), detail="")
+        task = bar.add_task("certify", total=len(own), completed=len(writer.done), detail="")
         begin, answered, drawn = time.perf_counter(), 0, 0
         labels: dict[int, int] = {}
-        left = len(indices) - len(writer.done)
+        left = len(own) - len(writer.done)
         if left:
             earlier = next((s["runtime"] for s in writer.run.info["sessions"] if "runtime" in s), None)
             runtime = smoothed.prepare(probe, samples=left * procedure.expected_samples, like=earlier)
             writer.annotate(runtime=runtime.settings())
 
         def inputs() -> Iterator[tuple[int, Any]]:
-            for index in indices:
+            for index in own:
                 if index not in writer.done:
                     x, label = dataset[index]
                     labels[index] = int(label)
@@ -133,6 +139,36 @@ def select(size: int, *, every: int, start: int, stop: int | None) -> range:
     if not indices:
         raise UsageError(f"no input selected: the dataset has {size} inputs, start is {start}, stop is {stop}.")
     return indices
+
+
+def take_shard(indices: range, number: int, count: int) -> range:
+    """The inputs of one of several shards: every ``count``-th, so that all shards are alike.
+
+    Args:
+        indices: The inputs of all shards.
+        number: Which shard, from 1.
+        count: How many shards there are.
+
+    Returns:
+        Its inputs.
+
+    Raises:
+        UsageError: If there is no such shard, or nothing in it.
+
+    Example:
+        >>> list(take_shard(range(0, 70, 10), 2, 3))
+        [10, 40]
+    """
+    if not 1 <= number <= count:
+        raise UsageError(f"there is no shard {number}/{count}; shards are numbered from 1/{count} to {count}/{count}.")
+    if count > len(indices):
+        raise UsageError(f"{len(indices)} inputs make no {count} shards; take at most {len(indices)}.")
+    return indices[number - 1 :: count]
+
+
+def whole_selection(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of :func:`select` that a run was made with; of all its shards if it is one."""
+    return {name: value for name, value in config["inputs"].items() if name != "shard"}
 
 
 def data_fingerprint(dataset: Indexable, indices: Sequence[int]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from smoothcert.noise import Gaussian, Noise, noise_from_config
 from smoothcert.sampling import BLOCK, ESTIMATION
 from smoothcert.sampling.copies import NoisyCopies
-from smoothcert.store.certification import Indexable, data_fingerprint, select
+from smoothcert.store.certification import Indexable, data_fingerprint, select, whole_selection
 from smoothcert.store.run import Run
 from smoothcert.types import RunError, UsageError
 
@@ -62,7 +62,7 @@ def check_data(run: Run, dataset: Indexable) -> None:
         raise UsageError(f"{run.path} does not say which data it is about, so its inputs cannot be shown.")
     same = len(dataset) == known["size"]
     if same:
-        indices = select(len(dataset), **run.config["inputs"])
+        indices = select(len(dataset), **whole_selection(run.config))
         same = data_fingerprint(dataset, indices)["sha256"] == known["sha256"]
     if not same:
         split = f" ({known['split']})" if known["split"] else ""

@@ -10,111 +10,29 @@ from __future__ import annotations
 
 import json
 import os
-import time
-from collections.abc import Iterator, Mapping
+import shutil
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from filelock import FileLock, Timeout
 
-from smoothcert.files import replacing
-from smoothcert.types import Certificate, Routing, RunError
+from smoothcert.files import TEMPORARIES, temporary_beside
+from smoothcert.store import info, pending
+from smoothcert.store.info import config_digest, read_info, refuse_strangers, write_info
+from smoothcert.store.parts import parts_of, read_part, write_part
+from smoothcert.store.pending import PendingFile, read_pending
+from smoothcert.store.rows import SCHEMA, Row, certificate_row
+from smoothcert.types import RunError
 
-FORMAT = 1
+__all__ = ["SCHEMA", "Row", "Run", "RunWriter", "certificate_row", "flat_config", "load_run", "open_run", "write_run"]
+
 ROWS_PER_PART = 1000
 _LOCK = ".lock"
-Row = dict[str, Any]
-
-_votes = pa.list_(pa.int64())
-SCHEMA = pa.schema(
-    [
-        ("index", pa.int64()),
-        ("label", pa.int64()),
-        ("predict", pa.int64()),
-        ("radius", pa.float64()),
-        ("correct", pa.bool_()),
-        ("p_lower", pa.float64()),
-        ("alpha", pa.float64()),
-        ("alpha_split", pa.list_(pa.struct([("bound", pa.string()), ("alpha", pa.float64())]))),
-        ("norm", pa.string()),
-        ("guarantee", pa.string()),
-        ("n", pa.int64()),
-        ("counts", _votes),
-        ("n0", pa.int64()),
-        ("selection", _votes),
-        ("checkpoints", pa.list_(pa.struct([("n", pa.int64()), ("counts", _votes)]))),
-        ("outcome", pa.string()),
-        ("decisions", pa.list_(pa.struct([("radius", pa.float64()), ("outcome", pa.string())]))),
-        ("stages", pa.list_(pa.struct([("n", pa.int64()), ("counts", _votes)]))),
-        ("seconds", pa.float64()),
-        ("consensus", pa.float64()),
-        ("sigma", pa.float64()),
-        ("choice", pa.int64()),
-        ("choice_radius", pa.float64()),
-        ("selector", _votes),
-        ("selector0", _votes),
-        ("core", pa.int64()),
-    ]
-)
-"""The columns of a certification run.
-
-``checkpoints`` are cumulative counts at powers of ten below ``n``; ``consensus`` is the share of noisy copies that the
-first members of a consensus decided, null for other models; ``sigma`` the scale of a noise chosen for the input alone.
-Where a selector chose who answers: its certified ``choice`` (-1: none) and how far it holds, the votes of the
-estimation and the selection samples (for ACES, copies per threshold), and the class of a core that was asked. Parts of
-earlier versions lack the last columns.
-"""
-
-
-def certificate_row(
-    certificate: Certificate,
-    label: int,
-    seconds: float,
-    consensus: float | None = None,
-    sigma: float | None = None,
-) -> Row:
-    """One row of a run: the certificate of an input whose true class is ``label``."""
-    c = certificate
-    return {
-        "index": c.index,
-        "label": label,
-        "predict": c.label,
-        "radius": c.radius,
-        "correct": c.label == label,
-        "p_lower": c.p_lower,
-        "alpha": c.alpha,
-        "alpha_split": [{"bound": bound, "alpha": alpha} for bound, alpha in c.alpha_split.items()],
-        "norm": c.norm.value,
-        "guarantee": c.guarantee.value,
-        "n": c.n,
-        "counts": list(c.counts),
-        "n0": c.n0,
-        "selection": list(c.selection),
-        "checkpoints": [{"n": n, "counts": list(counts)} for n, counts in c.checkpoints.items()],
-        "outcome": c.outcome.value,
-        "decisions": [{"radius": radius, "outcome": outcome.value} for radius, outcome in c.decisions.items()],
-        "stages": [{"n": stage.n, "counts": list(stage.counts)} for stage in c.stages],
-        "seconds": seconds,
-        "consensus": consensus,
-        "sigma": sigma,
-        **_routing_columns(c.routing),
-    }
-
-
-def _routing_columns(routing: Routing | None) -> Row:
-    if routing is None:
-        return dict.fromkeys(("choice", "choice_radius", "selector", "selector0", "core"))
-    return {
-        "choice": routing.choice,
-        "choice_radius": routing.radius,
-        "selector": list(routing.counts),
-        "selector0": list(routing.selection),
-        "core": routing.core,
-    }
 
 
 @dataclass(frozen=True)
@@ -142,13 +60,17 @@ class Run:
         """All rows as an Arrow table, ordered by input index.
 
         Raises:
-            RunError: If a part is damaged.
+            RunError: If a part or a pending row is damaged.
         """
-        pieces = [_read_part(part) for part in _parts(self.path)]
-        seen = {index for piece in pieces for index in piece["index"].to_pylist()}
-        pending = [row for row in _read_pending(self.path)[0] if row["index"] not in seen]
-        if pending or not pieces:
-            pieces.append(pa.Table.from_pylist(pending, schema=SCHEMA))
+        waiting = read_pending(self.path).rows  # before the parts: rows may move there meanwhile, and are then in both
+        pieces: list[pa.Table] = []
+        seen: dict[int, Path] = {}
+        for part in parts_of(self.path):
+            pieces.append(read_part(part))
+            _note(part, pieces[-1], seen)
+        waiting = [row for row in waiting if row["index"] not in seen]
+        if waiting or not pieces:
+            pieces.append(pa.Table.from_pylist(waiting, schema=SCHEMA))
         return pa.concat_tables(pieces, promote_options="default").sort_by("index")
 
     def rows(self) -> list[Row]:
@@ -174,18 +96,7 @@ def load_run(path: str | os.PathLike[str]) -> Run:
         RunError: If the folder is no run, or was written by a newer version.
     """
     folder = Path(path)
-    file = folder / "run.json"
-    if not file.is_file():
-        raise RunError(f"{folder} is not a run folder: it has no run.json.")
-    try:
-        info = json.loads(file.read_text(encoding="utf-8"))
-        version = int(info["format"])
-        _ = info["config"]["kind"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{file} is damaged ({error}); restore it, or certify into another folder.") from error
-    if version > FORMAT:
-        raise RunError(f"{folder} was written by a newer smoothcert (run format {version}); update to read it.")
-    return Run(folder, info)
+    return Run(folder, read_info(folder))
 
 
 class RunWriter:
@@ -193,15 +104,18 @@ class RunWriter:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        parts = _parts(run.path)
-        rows, size = _read_pending(run.path)
+        self._config = config_digest(run.config)
+        parts = parts_of(run.path)
+        sealed: dict[int, Path] = {}
+        for part in parts:
+            _note(part, read_part(part, columns=["index"]), sealed)
         self._next_part = 1 + max((int(part.stem.removeprefix("part-")) for part in parts), default=-1)
-        self.done: set[int] = {i for part in parts for i in _read_part(part, columns=["index"])["index"].to_pylist()}
-        self._rows = [row for row in rows if row["index"] not in self.done]
-        self.done.update(row["index"] for row in self._rows)
-        self._file = (run.path / "pending.jsonl").open("ab", buffering=0)
-        self._file.truncate(size)  # a line cut short by a kill
-        self._synced = time.monotonic()
+        self._pending = PendingFile(run.path, self._config)
+        if self._pending.torn:
+            warnings.warn(f"{self._pending.path} ended in the middle of a row; it is computed anew.", stacklevel=2)
+        waiting = {row["index"]: row for row in self._pending.rows if row["index"] not in sealed}
+        self._rows = list(waiting.values())
+        self.done: set[int] = sealed.keys() | waiting.keys()
 
     def append(self, row: Row) -> None:
         """Add a finished row; once this returns, killing the process does not lose it.
@@ -209,16 +123,9 @@ class RunWriter:
         Raises:
             RunError: If it cannot be written; the run is then as it was before.
         """
-        line = json.dumps(row, allow_nan=False).encode() + b"\n"
-        size = self._file.seek(0, os.SEEK_END)
         try:
-            while line:
-                line = line[self._file.write(line) :]
-            if time.monotonic() - self._synced > 1.0:
-                os.fsync(self._file.fileno())
-                self._synced = time.monotonic()
+            self._pending.append(row)
         except OSError as error:
-            self._file.truncate(size)
             raise _cannot_write(self.run.path, error) from error
         self._rows.append(row)
         self.done.add(row["index"])
@@ -233,7 +140,7 @@ class RunWriter:
         """
         *earlier, current = self.run.info["sessions"]
         try:
-            _write_info(self.run.path, self.run.config, [*earlier, {**current, **facts}])
+            write_info(self.run.path, self.run.config, [*earlier, {**current, **facts}])
         except OSError as error:
             raise _cannot_write(self.run.path, error) from error
         self.run = load_run(self.run.path)
@@ -248,16 +155,16 @@ class RunWriter:
             return
         rows = sorted(self._rows, key=lambda row: int(row["index"]))
         try:
-            with replacing(self.run.path / f"part-{self._next_part:06d}.parquet") as temporary:
-                pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), temporary, compression="zstd")
-            self._file.truncate(0)
+            path = self.run.path / f"part-{self._next_part:06d}.parquet"
+            write_part(path, pa.Table.from_pylist(rows, schema=SCHEMA), self._config)
+            self._pending.clear()
         except OSError as error:
             raise _cannot_write(self.run.path, error) from error
         self._next_part += 1
         self._rows = []
 
     def close(self) -> None:
-        self._file.close()
+        self._pending.close()
 
 
 @contextmanager
@@ -278,7 +185,7 @@ def open_run(
         RunError: If the folder cannot be written, belongs to another configuration, is no run, or is in use.
     """
     folder = Path(path)
-    if folder.exists() and not (folder / "run.json").exists() and not _is_new(folder):
+    if folder.exists() and not (folder / info.NAME).exists() and not _is_ours(folder):
         raise RunError(f"{folder} exists and is not a run folder; choose a new or empty folder.")
     lock = FileLock(folder / _LOCK, timeout=0)
     try:
@@ -289,11 +196,10 @@ def open_run(
         raise RunError(
             f"{folder} is being written by another process; wait for it or choose another folder."
         ) from error
-    except OSError as error:
+    except BaseException as error:  # Ctrl-C too must not leave the folder locked
         lock.release()
-        raise _cannot_write(folder, error) from error
-    except RunError:
-        lock.release()
+        if isinstance(error, OSError):
+            raise _cannot_write(folder, error) from error
         raise
     try:
         yield writer
@@ -303,93 +209,115 @@ def open_run(
 
 
 def _prepare(folder: Path, config: Mapping[str, Any], session: Mapping[str, Any]) -> RunWriter:
+    for leftover in folder.glob(TEMPORARIES):  # of a process that was killed; we hold the lock
+        leftover.unlink(missing_ok=True)
     sessions: list[Any] = []
-    if (folder / "run.json").exists():
+    if (folder / info.NAME).exists():
         run = load_run(folder)
         _refuse_other(folder, run.config, json.loads(json.dumps(config)))
         sessions = list(run.info.get("sessions", []))
-    _write_info(folder, config, [*sessions, session])
+    elif refuse_strangers(folder, config_digest(config)):
+        sessions = [{"note": "earlier sessions are unknown: run.json was lost"}]
+    write_info(folder, config, [*sessions, session])
     return RunWriter(load_run(folder))
 
 
-def _write_info(folder: Path, config: Mapping[str, Any], sessions: list[Any]) -> None:
-    with replacing(folder / "run.json") as temporary:
-        info = {"format": FORMAT, "config": config, "sessions": sessions}
-        temporary.write_text(json.dumps(info, indent=2) + "\n", encoding="utf-8")
-
-
 def _is_new(folder: Path) -> bool:
-    """Whether nothing is there yet but perhaps the lock of an attempt that got no further."""
-    return folder.is_dir() and all(file.name == _LOCK for file in folder.iterdir())
+    """Whether nothing is there yet but perhaps the lock and temporaries of an attempt that got no further."""
+    return folder.is_dir() and all(file.name == _LOCK or file.match(TEMPORARIES) for file in folder.iterdir())
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether nothing is there but what a run consists of."""
+    if not folder.is_dir():
+        return False
+    known = {_LOCK, info.NAME, pending.NAME, *(part.name for part in parts_of(folder))}
+    return all(file.name in known or file.match(TEMPORARIES) for file in folder.iterdir())
 
 
 def write_run(
-    path: str | os.PathLike[str], table: pa.Table, config: Mapping[str, Any], session: Mapping[str, Any]
+    path: str | os.PathLike[str],
+    table: pa.Table,
+    config: Mapping[str, Any],
+    session: Mapping[str, Any] | Sequence[Mapping[str, Any]],
 ) -> Run:
-    """Store a finished table (an imported log) as a run folder.
+    """Store a finished table (an imported log, or runs put together) as a run folder, whole or not at all.
+
+    Args:
+        path: The folder.
+        table: The rows.
+        config: What decided them.
+        session: The circumstances, or those of several sessions.
+
+    Returns:
+        The run.
 
     Raises:
         RunError: If the folder is not new or empty, or cannot be written.
     """
     folder = Path(path)
-    if folder.exists() and not _is_new(folder):
-        raise RunError(f"{folder} exists already; choose a new or empty folder.")
+    refuse_existing(folder)
+    place = folder.resolve()
+    sessions = [session] if isinstance(session, Mapping) else session
+    owner = config_digest(config) if config["kind"] == "certification" else None
+    beside = temporary_beside(place)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with replacing(folder / "part-000000.parquet") as temporary:
-            pq.write_table(table, temporary, compression="zstd")
-        _write_info(folder, config, [session])
+        beside.mkdir(parents=True)
+        write_part(beside / "part-000000.parquet", table, owner)
+        write_info(beside, config, sessions)
+        if place.exists():
+            shutil.rmtree(place)  # nothing but leftovers, as was made sure
+        os.replace(beside, place)
     except OSError as error:
         raise _cannot_write(folder, error) from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
     return load_run(folder)
 
 
-def _parts(folder: Path) -> list[Path]:
-    return sorted(folder.glob("part-*.parquet"))
+def refuse_existing(folder: Path) -> None:
+    """Refuse a folder that holds anything.
+
+    Raises:
+        RunError: If it does.
+    """
+    if folder.exists() and not _is_new(folder):
+        raise RunError(f"{folder} exists already; choose a new or empty folder.")
 
 
-def _read_part(part: Path, columns: list[str] | None = None) -> pa.Table:
-    try:
-        return pq.read_table(part, columns=columns)
-    except (pa.ArrowException, OSError, KeyError) as error:
-        raise RunError(
-            f"{part} is damaged ({str(error).splitlines()[0]}); delete it and run the same certify command again to "
-            "compute its rows anew."
-        ) from error
-
-
-def _read_pending(folder: Path) -> tuple[list[Row], int]:
-    """The whole lines of the pending file and their length in bytes; a last line without its end was never finished."""
-    file = folder / "pending.jsonl"
-    if not file.exists():
-        return [], 0
-    content = file.read_bytes()
-    whole = content[: content.rfind(b"\n") + 1]
-    rows = []
-    for number, line in enumerate(whole.splitlines(), 1):
-        try:
-            row = json.loads(line)
-            _ = row["index"]
-        except (ValueError, KeyError, TypeError) as error:
+def _note(part: Path, table: pa.Table, seen: dict[int, Path]) -> None:
+    """Note which part an input is in, and refuse one that is in two."""
+    for index in table["index"].to_pylist():
+        if seen.get(index, part) != part:
             raise RunError(
-                f"{file} is damaged in line {number}; delete that line and run the same certify command again."
-            ) from error
-        rows.append(row)
-    return rows, len(whole)
+                f"input {index} is in {seen[index]} and in {part}; delete one of them and run the same certify command "
+                "again."
+            )
+        seen[index] = part
 
 
 def _refuse_other(folder: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+    found = differences(there, here)
+    if found:
+        raise RunError(
+            f"{folder} holds a run with another configuration ({found}); "
+            "choose another run folder, or delete this one to start anew."
+        )
+
+
+def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """In what two configurations differ, as text; empty where they do not.
+
+    Example:
+        >>> differences({"noise": {"sigma": 0.5}}, {"noise": {"sigma": 0.25}, "seed": 1})
+        'noise.sigma is 0.5 there and 0.25 here; seed is not set there and 1 here'
+    """
     old, new = flat_config(there), flat_config(here)
-    differences = [
+    return "; ".join(
         f"{key} is {old.get(key, 'not set')} there and {new.get(key, 'not set')} here"
         for key in sorted(old.keys() | new.keys())
         if old.get(key) != new.get(key)
-    ]
-    if differences:
-        raise RunError(
-            f"{folder} holds a run with another configuration ({'; '.join(differences)}); "
-            "choose another run folder, or delete this one to start anew."
-        )
+    )
 
 
 def flat_config(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

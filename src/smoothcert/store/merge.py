@@ -1,0 +1,113 @@
+"""Unite the shards of a run into the run that one process would have written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from smoothcert.store.certification import select, take_shard, whole_selection
+from smoothcert.store.run import Run, differences, load_run, refuse_existing, write_run
+from smoothcert.types import RunError, UsageError
+
+
+def merge_runs(runs: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str]) -> Run:
+    """Unite all shards of a run.
+
+    The result has the configuration of a run without shards, so certifying without a shard finds it finished. Its rows
+    are those of such a run.
+
+    Args:
+        runs: The run folders of the shards, in any order.
+        output: The folder of the united run; new or empty.
+
+    Returns:
+        The united run.
+
+    Raises:
+        UsageError: If a run is named twice or is no shard.
+        RunError: If shards are missing, unfinished, damaged, overlapping or of different configurations, or the output
+            exists.
+    """
+    folder = Path(output)
+    refuse_existing(folder)
+    shards = _by_number([load_run(path) for path in runs])
+    first = shards[min(shards)]
+    whole = _unsharded(first.config)
+    tables = []
+    owners: dict[int, Path] = {}
+    for number, run in sorted(shards.items()):
+        table = run.table()
+        found = table["index"].to_pylist()
+        for index in found:
+            if index in owners:
+                raise RunError(f"input {index} is in {owners[index]} and in {run.path}; certify one of them anew.")
+            owners[index] = run.path
+        _refuse_incomplete(run, found, number)
+        tables.append(table)
+    sessions = [
+        {"shard": run.config["inputs"]["shard"], **session}
+        for _, run in sorted(shards.items())
+        for session in run.info["sessions"]
+    ]
+    table = pa.concat_tables(tables, promote_options="default").sort_by("index")
+    return write_run(folder, table, whole, sessions)
+
+
+def _by_number(runs: Sequence[Run]) -> dict[int, Run]:
+    """The shards by their number, after checking that they are all of one run."""
+    if not runs:
+        raise UsageError("name the run folders of all shards.")
+    first = runs[0]
+    shards: dict[int, Run] = {}
+    for run in runs:
+        if run.config.get("inputs", {}).get("shard") is None:
+            raise UsageError(f"{run.path} is no shard; merge unites runs certified with --shard.")
+        other = differences(_comparable(first.config), _comparable(run.config))
+        if other:
+            raise RunError(
+                f"{first.path} and {run.path} are no shards of one run ({other}); give the shards of one run."
+            )
+        number, _ = run.config["inputs"]["shard"]
+        if number in shards:
+            raise UsageError(f"{shards[number].path} and {run.path} are both shard {number}; give each shard once.")
+        shards[number] = run
+    count = first.config["inputs"]["shard"][1]
+    missing = [f"{number}/{count}" for number in range(1, count + 1) if number not in shards]
+    if missing:
+        several = len(missing) > 1
+        raise RunError(
+            f"shard{'s' * several} {', '.join(missing)} {'are' if several else 'is'} missing; certify with "
+            f"--shard {missing[0]}, or name {'their' if several else 'its'} run too."
+        )
+    return shards
+
+
+def _refuse_incomplete(run: Run, found: Sequence[int], number: int) -> None:
+    config = run.config
+    count = config["inputs"]["shard"][1]
+    own = take_shard(select(config["data"]["size"], **whole_selection(config)), number, count)
+    strangers = sorted(set(found) - set(own))
+    if strangers:
+        raise RunError(
+            f"{run.path} holds input {strangers[0]}, which is not in shard {number}/{count}; certify it anew."
+        )
+    lacking = sorted(set(own) - set(found))
+    if lacking:
+        named = ", ".join(map(str, lacking[:5])) + (", …" if len(lacking) > 5 else "")
+        raise RunError(
+            f"{run.path} is unfinished: {len(lacking)} of its {len(own)} inputs are missing ({named}); run its certify "
+            "command again to finish it."
+        )
+
+
+def _unsharded(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {**config, "inputs": whole_selection(config)}
+
+
+def _comparable(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration but for the number of the shard."""
+    return {**config, "inputs": {**config["inputs"], "shard": config["inputs"]["shard"][1]}}

@@ -1,0 +1,104 @@
+"""Parquet parts of a run that notice a change of any byte.
+
+A part is an ordinary Parquet file. Its pages have checksums, which every Parquet reader can verify; but those leave out
+headers and the footer, where a flipped byte can rename a column. So the footer also holds a SHA-256 of the whole file,
+taken while its own digits were zeros. Parts of earlier versions have neither and are read as they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from smoothcert.files import replacing
+from smoothcert.types import RunError
+
+_KEY, _CONFIG = b"smoothcert.checksum", b"smoothcert.config"
+_ZEROS = b"sha256:" + b"0" * 64
+_DIGITS = re.compile(rb"sha256:([0-9a-f]{64})")
+
+
+def parts_of(folder: Path) -> list[Path]:
+    """The parts in a run folder, in the order written."""
+    return sorted(folder.glob("part-*.parquet"))
+
+
+def write_part(path: Path, table: pa.Table, config: str | None) -> None:
+    """Write a part, whole or not at all.
+
+    Args:
+        path: The file.
+        table: Its rows.
+        config: The digest of the run's configuration, so that the part can be told from those of other runs.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    facts = {_KEY: _ZEROS} if config is None else {_KEY: _ZEROS, _CONFIG: config.encode()}
+    stream = io.BytesIO()
+    pq.write_table(table.replace_schema_metadata(facts), stream, compression="zstd", write_page_checksum=True)
+    content = stream.getvalue()
+    assert content.count(_ZEROS) == 1, "the place of the checksum must be unique"
+    with replacing(path) as temporary:
+        temporary.write_bytes(content.replace(_ZEROS, b"sha256:" + hashlib.sha256(content).hexdigest().encode()))
+
+
+def read_part(path: Path, columns: list[str] | None = None) -> pa.Table:
+    """The rows of a part.
+
+    Args:
+        path: The file.
+        columns: Only these columns.
+
+    Returns:
+        The rows.
+
+    Raises:
+        RunError: If the file is damaged.
+    """
+    table = _read(path, columns)
+    return table.replace_schema_metadata(None)
+
+
+def part_config(path: Path) -> str | None:
+    """The digest of the configuration that a part belongs to; ``None`` where it does not tell.
+
+    Raises:
+        RunError: If the file is damaged.
+    """
+    facts = _read(path, ["index"]).schema.metadata or {}
+    return facts[_CONFIG].decode() if _CONFIG in facts else None
+
+
+def _read(path: Path, columns: list[str] | None) -> pa.Table:
+    try:
+        content = path.read_bytes()
+        _verify(content)
+        table = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True).read(columns=columns)
+        if "index" not in table.column_names:
+            raise ValueError("it has no column index")
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise RunError(
+            f"{path} is damaged ({reason}); delete it and run the same certify command again to compute its rows anew."
+        ) from error
+    return table
+
+
+def _verify(content: bytes) -> None:
+    """Check the sum over the whole file; before anything is parsed, for a damaged footer can say anything."""
+    found = None
+    for found in _DIGITS.finditer(content):  # noqa: B007 - the last one is in the footer
+        pass
+    if found is None:
+        if _KEY in content:
+            raise ValueError("its checksum is unreadable")
+        return
+    zeros = content[: found.start()] + _ZEROS + content[found.end() :]
+    if hashlib.sha256(zeros).hexdigest().encode() != found[1]:
+        raise ValueError("its checksum differs")

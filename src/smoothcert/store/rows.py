@@ -1,0 +1,98 @@
+"""The rows of a certification run: one per input, with its certificate and its votes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from smoothcert.types import Certificate, Routing
+
+Row = dict[str, Any]
+
+_votes = pa.list_(pa.int64())
+SCHEMA = pa.schema(
+    [
+        ("index", pa.int64()),
+        ("label", pa.int64()),
+        ("predict", pa.int64()),
+        ("radius", pa.float64()),
+        ("correct", pa.bool_()),
+        ("p_lower", pa.float64()),
+        ("alpha", pa.float64()),
+        ("alpha_split", pa.list_(pa.struct([("bound", pa.string()), ("alpha", pa.float64())]))),
+        ("norm", pa.string()),
+        ("guarantee", pa.string()),
+        ("n", pa.int64()),
+        ("counts", _votes),
+        ("n0", pa.int64()),
+        ("selection", _votes),
+        ("checkpoints", pa.list_(pa.struct([("n", pa.int64()), ("counts", _votes)]))),
+        ("outcome", pa.string()),
+        ("decisions", pa.list_(pa.struct([("radius", pa.float64()), ("outcome", pa.string())]))),
+        ("stages", pa.list_(pa.struct([("n", pa.int64()), ("counts", _votes)]))),
+        ("seconds", pa.float64()),
+        ("consensus", pa.float64()),
+        ("sigma", pa.float64()),
+        ("choice", pa.int64()),
+        ("choice_radius", pa.float64()),
+        ("selector", _votes),
+        ("selector0", _votes),
+        ("core", pa.int64()),
+    ]
+)
+"""The columns of a certification run.
+
+``checkpoints`` are cumulative counts at powers of ten below ``n``; ``consensus`` is the share of noisy copies that the
+first members of a consensus decided, null for other models; ``sigma`` the scale of a noise chosen for the input alone.
+Where a selector chose who answers: its certified ``choice`` (-1: none) and how far it holds, the votes of the
+estimation and the selection samples (for ACES, copies per threshold), and the class of a core that was asked. Parts of
+earlier versions lack the last columns.
+"""
+
+
+def certificate_row(
+    certificate: Certificate,
+    label: int,
+    seconds: float,
+    consensus: float | None = None,
+    sigma: float | None = None,
+) -> Row:
+    """One row of a run: the certificate of an input whose true class is ``label``."""
+    c = certificate
+    return {
+        "index": c.index,
+        "label": label,
+        "predict": c.label,
+        "radius": c.radius,
+        "correct": c.label == label,
+        "p_lower": c.p_lower,
+        "alpha": c.alpha,
+        "alpha_split": [{"bound": bound, "alpha": alpha} for bound, alpha in c.alpha_split.items()],
+        "norm": c.norm.value,
+        "guarantee": c.guarantee.value,
+        "n": c.n,
+        "counts": list(c.counts),
+        "n0": c.n0,
+        "selection": list(c.selection),
+        "checkpoints": [{"n": n, "counts": list(counts)} for n, counts in c.checkpoints.items()],
+        "outcome": c.outcome.value,
+        "decisions": [{"radius": radius, "outcome": outcome.value} for radius, outcome in c.decisions.items()],
+        "stages": [{"n": stage.n, "counts": list(stage.counts)} for stage in c.stages],
+        "seconds": seconds,
+        "consensus": consensus,
+        "sigma": sigma,
+        **_routing_columns(c.routing),
+    }
+
+
+def _routing_columns(routing: Routing | None) -> Row:
+    if routing is None:
+        return dict.fromkeys(("choice", "choice_radius", "selector", "selector0", "core"))
+    return {
+        "choice": routing.choice,
+        "choice_radius": routing.radius,
+        "selector": list(routing.counts),
+        "selector0": list(routing.selection),
+        "core": routing.core,
+    }
