@@ -177,10 +177,10 @@ def main() -> None:
         run = bench.certified(f"aces-{sigma:.2f}", expert, Aces(core=core, n=bench.n))
         for core_name, answers in {"LeNet": None, "ResNet-20": accurate}.items():
             parts = load_components(run.path, answers)
-            title = f"ACES, σ = {sigma:g}, {core_name}"
+            title = f"σ = {sigma:g}, {core_name}"
             compositions.append(replace(parts, certifier=replace(parts.certifier, name=title)))
             for theta in THETAS:
-                name = f"{title}, θ = {theta:g}"
+                name = f"ACES, {title}, θ = {theta:g}"
                 lines.append(line(name, "routed", compose(parts, theta), natural_accuracy(parts, theta)))
     pointwise = bench.certified("pointwise", PerInput(smooth[MIDDLE], Gaussian(MIDDLE), SOLVER))
     lines.append(line("σ chosen from 0.5", "pointwise", run_outcomes(pointwise), None))
