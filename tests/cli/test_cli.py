@@ -59,6 +59,21 @@ def finished(checkpoint, tmp_path_factory):
     return path
 
 
+def test_ctrl_c_says_how_to_continue(checkpoint, tmp_path):
+    command = ["certify", checkpoint, "--data", "digits", "--n", 100_000, "--run", tmp_path / "run"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "smoothcert", *map(str, command)], stderr=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "run" / "pending.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert out == b""
+    assert err.decode().endswith("smoothcert: stopped; the same command continues where this one ended.\n")
+
+
 def refusal(result: tuple[int, str, str], code: int = 2) -> str:
     """The one sentence on stderr of a command that was refused."""
     assert result[0] == code, result

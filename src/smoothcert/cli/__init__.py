@@ -58,6 +58,7 @@ app.add_typer(corruptions.app, name="corruptions")
 app.add_typer(train.recipes, name="recipes")
 app.add_typer(data.app, name="data")
 
+_STOPPED = 130  # the exit code of a command stopped by Ctrl-C
 _usual_warning = warnings.formatwarning
 _UsageMistake: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException, wherever this typer keeps it
 
@@ -84,7 +85,10 @@ def main() -> None:
 
 def _run() -> int:
     try:
-        return app(standalone_mode=False) or 0
+        code: int = app(standalone_mode=False) or 0
+        if code == _STOPPED:  # how newer versions of typer tell of Ctrl-C
+            raise KeyboardInterrupt
+        return code
     except SmoothcertError as error:
         return _fail(str(error), error.exit_code)
     except _UsageMistake as error:
@@ -94,7 +98,7 @@ def _run() -> int:
             return 2
         return _fail(f"{' '.join(message.split())} Run with --help for the options.", 2)
     except (KeyboardInterrupt, typer.Abort):
-        return _fail("stopped; the same command continues where this one ended.", 130)
+        return _fail("stopped; the same command continues where this one ended.", _STOPPED)
     except BrokenPipeError:
         sys.stderr.close()
         return 1
