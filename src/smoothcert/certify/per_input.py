@@ -13,7 +13,7 @@ from torch import Tensor
 
 from smoothcert.certify.base import Procedure, Task
 from smoothcert.certify.memory import Ball, Memory
-from smoothcert.certify.smoothed import Smoothed
+from smoothcert.certify.smoothed import Key, Smoothed
 from smoothcert.classifiers.fingerprint import model_fingerprint
 from smoothcert.noise import Gaussian, Noise
 from smoothcert.sampling import Answer, Classifier, Job, Steps
@@ -131,19 +131,38 @@ class PerInput(Smoothed):
         if self.memory is None:
             yield from super()._answers(jobs, procedure, seed, count)
             return
-        order: deque[Job[Answer]] = deque()
-        early: dict[Job[Answer], Answer] = {}
+        order: deque[tuple[Job[Answer], Tensor]] = deque()
 
         def noted() -> Iterator[Job[Answer]]:
             for job in jobs:
-                order.append(job)
+                order.append((job, job.x))
                 yield job
 
-        for job, answer in super()._answers(noted(), procedure, seed, count):
-            early[job] = answer
-            while order and order[0] in early:
-                turn = order.popleft()
-                yield turn, _remembered(self.memory, turn, early.pop(turn))
+        yield from self.settled(super()._answers(noted(), procedure, seed, count), order)
+
+    @property
+    def in_order(self) -> bool:
+        return self.memory is not None
+
+    def for_workers(self) -> PerInput:
+        """As for ``Smoothed``; and without the memory, which :meth:`settled` asks where answers come together."""
+        other = super().for_workers()
+        assert isinstance(other, PerInput)
+        other.memory = None
+        return other
+
+    def settled(
+        self, decided: Iterator[tuple[Key, Answer]], order: deque[tuple[Key, Tensor]]
+    ) -> Iterator[tuple[Key, Answer]]:
+        if self.memory is None:
+            yield from decided
+            return
+        early: dict[Key, Answer] = {}
+        for key, answer in decided:
+            early[key] = answer
+            while order and order[0][0] in early:
+                turn, x = order.popleft()
+                yield turn, _remembered(self.memory, x, early.pop(turn))
 
     def _check_memory(self, procedure: Procedure) -> None:
         if self.memory is None:
@@ -158,10 +177,10 @@ class PerInput(Smoothed):
         self.memory.bind(self._owner[1])
 
 
-def _remembered(memory: Memory, job: Job[Answer], answer: Answer) -> Answer:
+def _remembered(memory: Memory, x: Tensor, answer: Answer) -> Answer:
     """The answer as the memory lets it stand."""
     if isinstance(answer, Certificate):
-        ball = memory.admit(job.x, answer.label, answer.radius, answer.norm)
+        ball = memory.admit(x, answer.label, answer.radius, answer.norm)
         decisions = {target: _outcome(target, outcome, ball) for target, outcome in answer.decisions.items()}
         overall = answer.outcome if ball.label == ABSTAIN else Outcome.CERTIFIED
         settled = replace(
@@ -174,7 +193,7 @@ def _remembered(memory: Memory, job: Job[Answer], answer: Answer) -> Answer:
         )
         return cast(Answer, settled)
     assert isinstance(answer, Prediction)
-    return cast(Answer, replace(answer, label=memory.admit(job.x, answer.label, 0.0).label))
+    return cast(Answer, replace(answer, label=memory.admit(x, answer.label, 0.0).label))
 
 
 def _outcome(target: float, outcome: Outcome, ball: Ball) -> Outcome:

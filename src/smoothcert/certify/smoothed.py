@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +19,8 @@ from smoothcert.noise import Noise
 from smoothcert.sampling import BLOCK, Answer, Classifier, Job, Pool, Source, Statistic, Steps
 from smoothcert.sampling.runtimes import RUNTIMES, Runtime, prepare, unprepared
 from smoothcert.types import Certificate, Prediction, UsageError, unknown_name
+
+Key = TypeVar("Key")
 
 MEASURE_FROM = 20_000
 """Fewer samples than these are not worth measuring how to run them best."""
@@ -241,6 +245,28 @@ class Smoothed:
 
     def resume(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Prepare to go on after the answers of earlier sessions; subclasses may refuse."""
+
+    @property
+    def in_order(self) -> bool:
+        """Whether an answer depends on those before it, so that all must be given in order, and in one place."""
+        return False
+
+    def for_workers(self) -> Smoothed:
+        """This classifier as it is sent to other processes: without what was prepared for this one."""
+        other = copy.copy(self)
+        other._probed, other._prepared, other._beside = None, None, {}
+        return other
+
+    def settled(
+        self, decided: Iterator[tuple[Key, Answer]], order: deque[tuple[Key, Tensor]]
+    ) -> Iterator[tuple[Key, Answer]]:
+        """Answers as they are given out, once those of workers have come together; subclasses may change them.
+
+        Args:
+            decided: Answers by whatever tells inputs apart, in the order decided.
+            order: The same inputs in their own order; may grow meanwhile.
+        """
+        return decided
 
     def noise_for(self, index: int, x: Tensor, seed: int) -> Noise:
         """The noise of one input; the same for all unless a subclass chooses."""

@@ -27,6 +27,7 @@ from smoothcert.cli import (
     selection,
     train,
 )
+from smoothcert.cli.cluster import with_address
 from smoothcert.types import SmoothcertError
 
 app = typer.Typer(
@@ -85,7 +86,7 @@ def main() -> None:
 
 def _run() -> int:
     try:
-        code: int = app(standalone_mode=False) or 0
+        code: int = app(with_address(sys.argv[1:]), standalone_mode=False) or 0
         if code == _STOPPED:  # how newer versions of typer tell of Ctrl-C
             raise KeyboardInterrupt
         return code

@@ -13,6 +13,7 @@ from torch import nn
 from smoothcert import data
 from smoothcert.certify import Aces, Cohen, PerInput, Procedure, Smoothed
 from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, InputOptions, Seed, SigmaOptions, load_smoothed
+from smoothcert.cli.cluster import ClusterOptions
 from smoothcert.cli.merge import Shard, parse_shard
 from smoothcert.cli.options import grouped
 from smoothcert.cli.procedures import NoiseOptions, ProcedureOptions
@@ -30,6 +31,7 @@ def certify(
     inputs: InputOptions,
     classifier: ClassifierOptions,
     each: SigmaOptions,
+    over: ClusterOptions,
     seed: Seed = 0,
     shard: Shard = None,
     run: Annotated[
@@ -60,8 +62,10 @@ def certify(
         smoothcert certify lenet.safetensors --data mnist --sigma-steps 100 --memory balls.safetensors
 
         smoothcert certify lenet.safetensors --data mnist --shard 1/4
+
+        smoothcert certify resnet50.safetensors --data imagenet --ray 10.0.0.1:6379 --ray-gpus 1
     """
-    chosen, procedure = noise.build(), how.build()
+    chosen, procedure, cluster = noise.build(), how.build(), over.build()
     share = None if shard is None else parse_shard(shard)
     smoothed, dataset, source = load_smoothed(classifier, about, chosen, each.make)
     move_models(procedure, smoothed)
@@ -80,6 +84,7 @@ def certify(
         shard=share,
         seed=seed,
         source=source,
+        cluster=cluster,
     )
     if isinstance(smoothed, PerInput) and smoothed.memory is not None:
         smoothed.memory.save()

@@ -13,7 +13,7 @@ from pathlib import Path, PureWindowsPath
 
 from smoothcert.types import DataError
 
-SUFFIXES = (".tar.gz", ".tar", ".zip")
+SUFFIXES = (".tar.gz", ".tgz", ".tar", ".zip")
 """How the names of archives end."""
 
 _DAMAGE = (
@@ -28,7 +28,7 @@ _DAMAGE = (
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpack a ``.tar.gz``, ``.tar`` or ``.zip`` archive into a folder, all of it or nothing.
+    """Unpack a ``.tar.gz``, ``.tgz``, ``.tar`` or ``.zip`` archive into a folder, all of it or nothing.
 
     Top entries that exist are replaced.
 
@@ -55,7 +55,7 @@ def unpack(archive: Path, folder: Path) -> None:
 
 
 def _extract_tar(archive: Path, folder: str) -> None:
-    with tarfile.open(archive, "r:gz" if archive.suffix == ".gz" else "r:") as tar:
+    with tarfile.open(archive, "r:gz" if archive.suffix in (".gz", ".tgz") else "r:") as tar:
         for member in tar.getmembers():
             _check(member.name, archive, plain=member.isfile() or member.isdir())
         if hasattr(tarfile, "data_filter"):

@@ -6,8 +6,10 @@ import hashlib
 import os
 import platform
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from importlib.metadata import version
 from typing import Any, Protocol
@@ -16,12 +18,15 @@ import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import Tensor
 
-from smoothcert.certify import PerInput, Procedure, Smoothed
+from smoothcert.certify import Procedure, Smoothed
+from smoothcert.certify.remote import Certifying, Decided
 from smoothcert.classifiers.fingerprint import model_fingerprint
 from smoothcert.sampling import BLOCK
-from smoothcert.store.run import Run, certificate_row, load_run, open_run
-from smoothcert.types import RunError, UsageError
+from smoothcert.sampling.ray import Cluster
+from smoothcert.store.run import Run, RunWriter, certificate_row, load_run, open_run
+from smoothcert.types import Certificate, RunError, UsageError
 
 USUAL_SAMPLES = 100_000
 """Samples per input in the papers; what early decisions are compared with."""
@@ -47,6 +52,7 @@ def certify_dataset(
     seed: int = 0,
     progress: bool = True,
     source: Mapping[str, Any] | None = None,
+    cluster: Cluster | None = None,
 ) -> Run:
     """Certify inputs ``start``, ``start + every``, … of a dataset and keep every certificate in a run folder.
 
@@ -64,6 +70,7 @@ def certify_dataset(
         seed: The seed of the noise.
         progress: Whether to show a progress bar on stderr.
         source: Where the model came from (checkpoint file and hash), kept in ``run.json``.
+        cluster: The Ray cluster whose workers certify, instead of this process; it alone writes all the same.
 
     Returns:
         The finished run.
@@ -75,7 +82,7 @@ def certify_dataset(
     """
     indices = select(len(dataset), every=every, start=start, stop=stop)
     own = indices if shard is None else take_shard(indices, *shard)
-    if shard is not None and isinstance(smoothed, PerInput) and smoothed.memory is not None:
+    if shard is not None and smoothed.in_order:
         raise UsageError("a memory needs all inputs in one run, in their order; certify without a shard.")
     probe = smoothed.check(dataset[indices[0]][0], procedure)
     config = {
@@ -83,7 +90,7 @@ def certify_dataset(
         "procedure": procedure.config(),
         "noise": smoothed.noise.config(),
         **smoothed.extra_config(),
-        "stream": {"block": BLOCK, "device": smoothed.device.type},
+        "stream": {"block": BLOCK, "device": cluster.device if cluster else smoothed.device.type},
         "seed": seed,
         "model": model_fingerprint(smoothed.model),
         "precision": smoothed.precision,
@@ -103,10 +110,6 @@ def certify_dataset(
         begin, answered, drawn = time.perf_counter(), 0, 0
         labels: dict[int, int] = {}
         left = len(own) - len(writer.done)
-        if left:
-            earlier = next((s["runtime"] for s in writer.run.info["sessions"] if "runtime" in s), None)
-            runtime = smoothed.prepare(probe, samples=left * procedure.expected_samples, like=earlier)
-            writer.annotate(runtime=runtime.settings())
 
         def inputs() -> Iterator[tuple[int, Any]]:
             for index in own:
@@ -115,16 +118,63 @@ def certify_dataset(
                     labels[index] = int(label)
                     yield index, x
 
-        for job, certificate in smoothed.run(inputs(), procedure, procedure.certify, seed=seed, count=left):
-            sigma = None if job.noise is None else job.noise.scale
-            writer.append(certificate_row(certificate, labels.pop(job.index), job.seconds, job.consensus, sigma))
-            outcomes[certificate.outcome.value] += 1
-            answered, drawn = answered + 1, drawn + certificate.samples
-            early = answered if procedure.decides_early else None
-            detail = _detail(outcomes, drawn, time.perf_counter() - begin, early)
-            bar.update(task, advance=1, detail=detail)
+        work = Certifying(smoothed, procedure, probe, seed, left)
+        with _answers(work, inputs(), writer, cluster) as answers:
+            for index, decided in answers:
+                certificate = decided.certificate
+                sigma = None if decided.noise is None else decided.noise.scale
+                writer.append(
+                    certificate_row(certificate, labels.pop(index), decided.seconds, decided.consensus, sigma)
+                )
+                outcomes[certificate.outcome.value] += 1
+                answered, drawn = answered + 1, drawn + certificate.samples
+                early = answered if procedure.decides_early else None
+                detail = _detail(outcomes, drawn, time.perf_counter() - begin, early)
+                bar.update(task, advance=1, detail=detail)
         writer.seal()
     return load_run(run)
+
+
+@contextmanager
+def _answers(
+    work: Certifying, inputs: Iterator[tuple[int, Any]], writer: RunWriter, cluster: Cluster | None
+) -> Iterator[Iterator[tuple[int, Decided]]]:
+    """Certificates of all inputs that are left, made here or on a cluster, in the way an earlier session did it."""
+    if not work.count:
+        yield iter(())
+        return
+    like = next((s["runtime"] for s in writer.run.info["sessions"] if "runtime" in s), None)
+    if cluster is None:
+        writer.annotate(runtime=work.begin(like))
+        yield work.answers(inputs)
+        return
+    smoothed, order = work.smoothed, deque[tuple[int, Tensor]]()
+
+    def noted() -> Iterator[tuple[int, Any]]:
+        for index, x in inputs:
+            if smoothed.in_order:
+                order.append((index, smoothed.check(x)))
+            yield index, x
+
+    each = replace(work, smoothed=smoothed.for_workers(), count=-(-work.count // (cluster.workers or 2)))
+    with cluster.team(each, like=like) as team:
+        writer.annotate(runtime=team.settings, cluster=asdict(cluster))
+        yield _settled(smoothed, team.run(noted(), work.count), order)
+
+
+def _settled(
+    smoothed: Smoothed, decided: Iterator[tuple[int, Decided]], order: deque[tuple[int, Tensor]]
+) -> Iterator[tuple[int, Decided]]:
+    """What workers decided, as the classifier gives it out."""
+    kept: dict[int, Decided] = {}
+
+    def certificates() -> Iterator[tuple[int, Certificate]]:
+        for index, one in decided:
+            kept[index] = one
+            yield index, one.certificate
+
+    for index, certificate in smoothed.settled(certificates(), order):
+        yield index, replace(kept.pop(index), certificate=certificate)
 
 
 def select(size: int, *, every: int, start: int, stop: int | None) -> range:
