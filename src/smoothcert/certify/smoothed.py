@@ -257,6 +257,12 @@ class Smoothed:
         other._probed, other._prepared, other._beside = None, None, {}
         return other
 
+    def run_by(self, runtime: Runtime) -> Smoothed:
+        """This classifier, run in a way that was prepared."""
+        other = copy.copy(self)
+        other.runtime = runtime
+        return other
+
     def settled(
         self, decided: Iterator[tuple[Key, Answer]], order: deque[tuple[Key, Tensor]]
     ) -> Iterator[tuple[Key, Answer]]:
@@ -316,8 +322,8 @@ class Smoothed:
         self.check(x)
         assert self.num_classes is not None
         runtime = self.prepare(x, samples=samples)
-        source = Source(runtime.run, self.noise, self.num_classes, statistics, runtime.batch_size, runtime.cascade)
-        return source, runtime
+        how = (runtime.batch_size, runtime.cascade, runtime.elsewhere)
+        return Source(runtime.run, self.noise, self.num_classes, statistics, *how), runtime
 
     def _others(self, procedure: Procedure) -> list[Smoothed]:
         """The classifiers that a procedure asks besides this one, under the same noise."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -34,6 +34,9 @@ class ClusterOptions:
     ray_gpus: Annotated[
         float | None, typer.Option(help="GPUs of each worker, 0.5 for two on one; by default none (0).")
     ] = None
+    ray_spread: Annotated[
+        bool, typer.Option("--ray-spread", help="Each worker holds some members of an ensemble, not all of them.")
+    ] = False
 
     def build(self) -> Cluster | None:
         """The cluster, or None where the work stays in this process.
@@ -41,7 +44,12 @@ class ClusterOptions:
         Raises:
             UsageError: If an option has no effect, or a value is wrong.
         """
-        settings = {"workers": self.ray_workers, "cpus": self.ray_cpus, "gpus": self.ray_gpus}
+        settings: dict[str, Any] = {
+            "workers": self.ray_workers,
+            "cpus": self.ray_cpus,
+            "gpus": self.ray_gpus,
+            "spread": self.ray_spread or None,
+        }
         given = {key: value for key, value in settings.items() if value is not None}
         if self.ray is None:
             if given:
@@ -49,7 +57,7 @@ class ClusterOptions:
             return None
         if not _ADDRESS.fullmatch(self.ray):
             raise UsageError(f"--ray takes auto, HOST:PORT or ray://HOST:PORT, or nothing; got {self.ray!r}.")
-        return Cluster(address=self.ray, **given)  # type: ignore[arg-type]
+        return Cluster(address=self.ray, **given)
 
 
 def with_address(arguments: Sequence[str]) -> list[str]:

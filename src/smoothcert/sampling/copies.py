@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from smoothcert.noise import Noise
 from smoothcert.sampling.seeds import BLOCK, block_seed
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Noisy copies of an input, told by what they follow from: ``n`` of them, numbered from ``start`` on."""
+
+    x: Tensor
+    noise: Noise
+    seed: int
+    index: int
+    stage: int
+    start: int
+    n: int
 
 
 class NoisyCopies:
@@ -49,6 +65,14 @@ class NoisyCopies:
                     self._draw(self._spare, x, noise, key)
                     self._spare_key = (noise, key)
                 target.copy_(self._spare[low - block * BLOCK : high - block * BLOCK])
+
+    def draw(self, rows: Tensor, parts: Sequence[Copies]) -> None:
+        """Overwrite ``rows`` with copies of one input after the other."""
+        low = 0
+        for part in parts:
+            place = {"seed": part.seed, "index": part.index, "stage": part.stage, "start": part.start}
+            self.fill(rows[low : low + part.n], part.x, part.noise, **place)
+            low += part.n
 
     def _draw(self, out: Tensor, x: Tensor, noise: Noise, key: tuple[int, int, int, int]) -> None:
         self._generator.manual_seed(block_seed(*key))

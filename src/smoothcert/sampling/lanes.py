@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from smoothcert.noise import Noise
-from smoothcert.sampling.copies import NoisyCopies
+from smoothcert.sampling.copies import Copies, NoisyCopies
 from smoothcert.sampling.statistics import Statistic
 from smoothcert.sampling.tuning import intra_op_threads
 from smoothcert.types import UsageError
@@ -51,6 +51,7 @@ class Source:
         statistics: What to count.
         batch_size: Noisy copies per forward pass.
         cascade: What decides the copies that the classifier leaves undecided.
+        elsewhere: Maps what is in a batch to its logits, where copies are drawn and classified in other processes.
     """
 
     classifier: Classifier
@@ -59,6 +60,7 @@ class Source:
     statistics: Sequence[Statistic]
     batch_size: int
     cascade: Cascade | None = None
+    elsewhere: Callable[[Sequence[Copies]], Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -217,9 +219,13 @@ class Lane:
         with torch.inference_mode(), intra_op_threads(self.threads or torch.get_num_threads()):
             for low in range(0, rows, len(memory)):
                 batch = memory[: min(len(memory), rows - low)]
-                self._fill(batch, copies, segments, low)
-                given = source.classifier(batch)
-                logits = given if source.cascade is None else _defer(source.cascade, given, batch, stretch, low)
+                parts = self._parts(segments, low, len(batch))
+                if source.elsewhere is not None:
+                    logits = source.elsewhere(parts)
+                else:
+                    copies.draw(batch, parts)
+                    given = source.classifier(batch)
+                    logits = given if source.cascade is None else _defer(source.cascade, given, batch, stretch, low)
                 _check(logits, batch, source)
                 for statistic, values in zip(source.statistics, stretch.codes, strict=True):
                     values[low : low + len(batch)] = statistic.codes(logits).cpu().numpy()
@@ -242,20 +248,16 @@ class Lane:
             codes = [statistic.codes(logits).cpu().numpy() for statistic in source.statistics]
         return Late(pieces, codes, time.perf_counter() - begin)
 
-    def _fill(self, batch: Tensor, copies: NoisyCopies, segments: Sequence[Segment[Owner]], first: int) -> None:
-        """Draw the batch that begins at row ``first`` of a stretch."""
+    def _parts(self, segments: Sequence[Segment[Owner]], first: int, count: int) -> list[Copies]:
+        """What is in the batch of ``count`` rows that begins at row ``first`` of a stretch."""
+        parts = []
         for segment in segments:
-            low, high = max(segment.low, first), min(segment.high, first + len(batch))
+            low, high = max(segment.low, first), min(segment.high, first + count)
             if low < high:
-                copies.fill(
-                    batch[low - first : high - first],
-                    segment.x,
-                    segment.noise,
-                    seed=self.seed,
-                    index=segment.index,
-                    stage=segment.stage,
-                    start=segment.start + low - segment.low,
-                )
+                start = segment.start + low - segment.low
+                place = (self.seed, segment.index, segment.stage, start, high - low)
+                parts.append(Copies(segment.x, segment.noise, *place))
+        return parts
 
     def _memory(self, number: int, x: Tensor) -> tuple[Tensor, NoisyCopies]:
         """Where batches for a classifier are laid, and what lays them."""

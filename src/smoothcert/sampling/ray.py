@@ -64,6 +64,7 @@ class Cluster:
         workers: How many workers; as many as the cluster has room for when not given, also when nodes join later.
         cpus: CPUs of each worker; as many threads it uses.
         gpus: GPUs of each worker; a fraction lets several share one. Without, workers run on CPUs.
+        spread: Whether each worker holds some members of an ensemble, instead of all of them.
 
     Raises:
         UsageError: If a number is out of range.
@@ -73,6 +74,7 @@ class Cluster:
     workers: int | None = None
     cpus: int = 1
     gpus: float = 0.0
+    spread: bool = False
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 1:
@@ -275,7 +277,7 @@ class Team:
                 self._lose(member, queue, error)
                 continue
             except self._ray.exceptions.RayTaskError as error:
-                raise _own(error) from error
+                raise own_error(error) from error
             member.calls -= 1
             if not member.ready:
                 self._welcome(member, report)
@@ -417,7 +419,7 @@ def _versions() -> dict[str, str]:
     return {name: version(name) for name in ("smoothcert", "torch", "numpy")}
 
 
-def _own(error: Any) -> Exception:
+def own_error(error: Any) -> Exception:
     """The error that was raised on a worker, as it would have been raised here."""
     cause = getattr(error, "cause", None)
     if isinstance(cause, SmoothcertError):

@@ -8,7 +8,7 @@ import logging
 import threading
 import types
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from smoothcert.classifiers import Consensus
+from smoothcert.sampling.copies import Copies
 from smoothcert.sampling.lanes import Cascade
 from smoothcert.sampling.seeds import BLOCK
 from smoothcert.sampling.tuning import (
@@ -59,6 +60,8 @@ class Runtime:
         workers: How many batches to keep in flight, each in a thread that also draws their noise; 1 for no threads.
         notes: What was measured (samples per second, with noise drawn) and what was rejected and why, as JSON values.
         cascade: What decides the inputs that ``run`` leaves undecided, for a ``Consensus``; ``run`` is then its head.
+        elsewhere: What draws and classifies noisy copies in other processes (see ``sampling.spread``); then ``run`` is
+            not called.
     """
 
     name: str
@@ -68,10 +71,11 @@ class Runtime:
     workers: int
     notes: Mapping[str, Any]
     cascade: Cascade | None = None
+    elsewhere: Callable[[Sequence[Copies]], Tensor] | None = None
 
     def settings(self) -> dict[str, Any]:
         """Everything but the code, as plain values."""
-        return {key: value for key, value in vars(self).items() if key not in ("run", "cascade")}
+        return {key: value for key, value in vars(self).items() if key not in ("run", "cascade", "elsewhere")}
 
 
 @dataclass(frozen=True)

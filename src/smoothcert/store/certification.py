@@ -25,6 +25,7 @@ from smoothcert.certify.remote import Certifying, Decided
 from smoothcert.classifiers.fingerprint import model_fingerprint
 from smoothcert.sampling import BLOCK
 from smoothcert.sampling.ray import Cluster
+from smoothcert.sampling.spread import spread
 from smoothcert.store.run import Run, RunWriter, certificate_row, load_run, open_run
 from smoothcert.types import Certificate, RunError, UsageError
 
@@ -149,6 +150,13 @@ def _answers(
         yield work.answers(inputs)
         return
     smoothed, order = work.smoothed, deque[tuple[int, Tensor]]()
+    if cluster.spread:
+        options = {"batch_size": smoothed.batch_size, "precision": smoothed.precision, "runtime": smoothed.runtime}
+        samples = work.count * work.procedure.expected_samples
+        with spread(cluster, smoothed.model, work.probe, samples=samples, like=like, **options) as runtime:
+            writer.annotate(runtime=runtime.notes["member"], cluster=asdict(cluster))
+            yield replace(work, smoothed=smoothed.run_by(runtime)).answers(inputs)
+        return
 
     def noted() -> Iterator[tuple[int, Any]]:
         for index, x in inputs:
