@@ -23,7 +23,7 @@ class ClusterOptions:
         str | None,
         typer.Option(
             metavar="[ADDRESS]",
-            help="Certify with the workers of a Ray cluster: alone for one on this machine that ends with the run, "
+            help="Sample with the workers of a Ray cluster: alone for one on this machine that ends with the run, "
             "`auto` for one that runs here, HOST:PORT of its head, ray://HOST:PORT from outside.",
         ),
     ] = None

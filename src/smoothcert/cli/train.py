@@ -8,6 +8,8 @@ from typing import Annotated
 import torch
 import typer
 
+from smoothcert.cli.cluster import ClusterOptions
+from smoothcert.cli.options import grouped
 from smoothcert.training import make_fabric
 from smoothcert.training.recipes import load_recipe, recipe_names, recipe_to_yaml
 from smoothcert.training.run import train_recipe
@@ -16,7 +18,9 @@ from smoothcert.types import UsageError
 recipes = typer.Typer(help="List and show training recipes.", no_args_is_help=True, rich_markup_mode="markdown")
 
 
+@grouped
 def train(
+    over: ClusterOptions,
     recipe: Annotated[str, typer.Argument(help="A recipe's name (`smoothcert recipes list`) or a YAML file.")],
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="Change a setting: epochs=10, method.lam=2, noise.sigma=0.25 …")
@@ -35,7 +39,8 @@ def train(
     """Train a classifier for smoothing by a recipe of the papers, or by one of your own.
 
     Stop it at any time; the same command continues, and ends with the same weights. The folder keeps the best and the
-    last model, history.csv and, in the checkpoints, the recipe.
+    last model, history.csv and, in the checkpoints, the recipe. The soft labels of CAT-RS, which take votes as
+    certification does, can be counted by the workers of a Ray cluster (`--ray`); training itself uses `--devices`.
 
     **Examples**
 
@@ -44,7 +49,10 @@ def train(
         smoothcert train mnist-catrs-0.50 --set epochs=10 --set method.lam=0.5 -o models/mine
 
         smoothcert train cifar10-smoothmix-0.50 --accelerator cuda --devices 4
+
+        smoothcert train cifar10-catrs-0.50 --ray 10.0.0.1:6379 --ray-gpus 1
     """
+    cluster = over.build()
     if threads is not None:
         if threads < 1:
             raise UsageError(f"--threads must be at least 1, got {threads}.")
@@ -57,7 +65,7 @@ def train(
     if fabric.world_size > 1:
         fabric.launch()
     history = train_recipe(
-        chosen, folder, root=data_root, fabric=fabric, fresh=fresh, progress=True, tensorboard=tensorboard
+        chosen, folder, root=data_root, fabric=fabric, fresh=fresh, tensorboard=tensorboard, cluster=cluster
     )
     if not fabric.is_global_zero:
         return

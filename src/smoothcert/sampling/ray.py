@@ -135,6 +135,8 @@ class Cluster:
         Raises:
             SmoothcertError: What the work raises as it begins; or if workers cannot start, or are not like this one.
         """
+        if self.spread:
+            raise UsageError("only the members of an ensemble that certifies can be spread over workers.")
         with self.connected() as ray:
             team = Team(ray, self, ray.put(pack(work, ray.cloudpickle.Pickler)), like)
             try:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from smoothcert import data, models
 from smoothcert.noise import Gaussian
+from smoothcert.sampling.ray import Cluster
 from smoothcert.training.loop import BEST, LAST, make_fabric, train
 from smoothcert.training.settings import Recipe
 from smoothcert.training.sigma import SIGMAS
@@ -35,6 +36,7 @@ def train_recipe(
     fresh: bool = False,
     progress: bool = True,
     tensorboard: bool = False,
+    cluster: Cluster | None = None,
 ) -> list[dict[str, float]]:
     """Train as a recipe says, continuing what the folder holds.
 
@@ -50,6 +52,7 @@ def train_recipe(
         fresh: Whether to delete what the folder holds of an earlier training first.
         progress: Whether to show a progress bar on stderr.
         tensorboard: Whether to write TensorBoard logs too.
+        cluster: The Ray cluster that counts soft labels, where the method needs them.
 
     Returns:
         What was measured in each epoch.
@@ -84,7 +87,7 @@ def train_recipe(
 
     labels = None
     if recipe.build_method().needs_soft_labels:
-        labels = _soft_labels(recipe, find, trained, dataset, folder, fabric, progress)
+        labels = _soft_labels(recipe, find, trained, dataset, folder, fabric, progress, cluster)
     model, info = _model(recipe, dataset)
     if recipe.start is not None:
         _start(model, recipe, find(recipe.start), trained)
@@ -157,6 +160,7 @@ def _soft_labels(
     folder: Path,
     fabric: Fabric,
     progress: bool,
+    cluster: Cluster | None,
 ) -> Tensor:
     """Soft labels for every training input, from a model that is trained if it is not there."""
     wanted = recipe.soft_labels
@@ -171,7 +175,9 @@ def _soft_labels(
 
     def labels(shown: bool) -> Tensor:
         noise, classes = Gaussian(wanted.sigma), dataset.num_classes
-        return soft_labels(model, x, noise, n=wanted.n, num_classes=classes, folder=store, progress=shown)
+        return soft_labels(
+            model, x, noise, n=wanted.n, num_classes=classes, folder=store, progress=shown, cluster=cluster
+        )
 
     if fabric.is_global_zero:
         labels(progress)

@@ -10,9 +10,10 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from smoothcert.data import Dataset
 from smoothcert.files import replacing
 from smoothcert.noise import Noise
 from smoothcert.sampling import BLOCK, PREDICTION, Draw, Job, Pool, Source, Steps, TopClass
+from smoothcert.sampling.ray import Cluster
 from smoothcert.sampling.runtimes import prepare
 from smoothcert.training.attacks import frozen
 from smoothcert.training.methods.base import require
@@ -49,6 +51,7 @@ def soft_labels(
     folder: str | os.PathLike[str],
     seed: int = 0,
     progress: bool = True,
+    cluster: Cluster | None = None,
 ) -> Tensor:
     """Vote shares of each input: ŷ_c = (1/n) Σ 1[f(x + δ_i) = c] (Jeong et al., 2023, Eq. 10).
 
@@ -64,6 +67,7 @@ def soft_labels(
         folder: Where votes are kept; made when missing.
         seed: The seed of the noise.
         progress: Whether to show a progress bar on stderr.
+        cluster: The Ray cluster whose workers count, instead of this process.
 
     Returns:
         The shares, float32 of shape (inputs, classes), on the model's device; each row sums to 1.
@@ -92,7 +96,7 @@ def soft_labels(
         "num_classes": num_classes,
         "inputs": len(x),
         "inputs_sha256": _inputs_sha256(x, weight.dtype),
-        "stream": {"block": BLOCK, "stage": STAGE, "device": weight.device.type},
+        "stream": {"block": BLOCK, "stage": STAGE, "device": cluster.device if cluster else weight.device.type},
     }
     labels = _Labels(Path(folder), config)
     try:
@@ -103,7 +107,7 @@ def soft_labels(
                 labels.folder.mkdir(parents=True, exist_ok=True)
                 with FileLock(labels.folder / ".lock", timeout=0):
                     labels.load()  # what another process has finished meanwhile
-                    _count(labels, model, x, weight, noise, progress)
+                    _count(labels, model, x, weight, noise, progress, cluster)
     except Timeout as error:
         raise SmoothcertError(f"{folder} is being written by another process; wait for it or use another.") from error
     except OSError as error:
@@ -112,30 +116,83 @@ def soft_labels(
     return torch.from_numpy(shares.astype(np.float32)).to(weight.device)
 
 
+@dataclass
+class _Counting:
+    """What counts: this process, or each worker of a cluster.
+
+    Attributes:
+        model: The classifier, in evaluation mode.
+        noise: The noise.
+        n: Noisy copies of each input.
+        seed: The seed of the noise.
+        num_classes: The number of classes.
+        probe: An input.
+        inputs: About how many inputs there are to count.
+    """
+
+    model: nn.Module
+    noise: Noise
+    n: int
+    seed: int
+    num_classes: int
+    probe: Tensor
+    inputs: int
+
+    def begin(self, like: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        """Choose how to run the model, or do it as before: another way may round differently."""
+        self._how = prepare(self.model, self.probe, samples=self.inputs * self.n, like=like)
+        return self._how.settings()
+
+    def answers(self, inputs: Iterator[tuple[int, Tensor]]) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """The votes of each input, by its place."""
+        how = self._how
+        source = Source(how.run, self.noise, self.num_classes, (TopClass(),), how.batch_size, how.cascade)
+        pool = Pool([source], self.seed, how.workers, how.threads)
+        jobs = (Job(place, x.to(self.probe).contiguous(), _votes(self.n)) for place, x in inputs)
+        for job, counts in pool.run(jobs):
+            if not any(counts):
+                raise SmoothcertError(f"no noisy copy of input {job.index} has finite logits; check the model.")
+            yield job.index, counts
+
+
 def _count(
-    labels: _Labels, model: nn.Module, x: Tensor | Dataset, weight: Tensor, noise: Noise, progress: bool
+    labels: _Labels,
+    model: nn.Module,
+    x: Tensor | Dataset,
+    weight: Tensor,
+    noise: Noise,
+    progress: bool,
+    cluster: Cluster | None,
 ) -> None:
-    """Count the votes of all parts that are left, running the model as before: another way may round differently."""
+    """Count the votes of all parts that are left."""
     n, seed, classes = (labels.info[key] for key in ("n", "seed", "num_classes"))
+    like = labels.info.get("runtime")
     left = sum(map(len, labels.left.values()))
     title = f"soft labels ({labels.damaged} damaged part(s) counted again)" if labels.damaged else "soft labels"
     columns = TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True), disable=not progress) as bar:
+    work = _Counting(model, noise, n, seed, classes, _rows(x, range(1))[0].to(weight), left)
+    with ExitStack() as stack:
+        bar = stack.enter_context(Progress(*columns, console=Console(stderr=True), disable=not progress))
         task = bar.add_task(title, total=len(x), completed=len(x) - left)
-        how = prepare(model, _rows(x, range(1))[0].to(weight), samples=left * n, like=labels.info.get("runtime"))
-        with replacing(labels.folder / "labels.json") as temporary:
-            temporary.write_text(json.dumps({"runtime": how.settings(), **labels.info}, indent=2), encoding="utf-8")
-        source = Source(how.run, noise, classes, (TopClass(),), how.batch_size, how.cascade)
-        pool = Pool([source], seed, how.workers, how.threads)
-        for file, part in labels.left.items():  # each in batches of its own, which are the same after a stop
-            inputs = _rows(x, part).to(weight).contiguous()
-            for job, counts in pool.run(Job(i, row, _votes(n)) for i, row in zip(part, inputs, strict=True)):
-                if not any(counts):
-                    raise SmoothcertError(f"no noisy copy of input {job.index} has finite logits; check the model.")
-                labels.counts[job.index] = counts
+        if cluster is None:
+            labels.note(work.begin(like))
+            groups = [[part] for part in labels.left]  # each in batches of its own, which are the same after a stop
+        else:
+            team = stack.enter_context(cluster.team(work, like=like))
+            labels.note(team.settings)
+            groups = [list(labels.left)]  # all at once, so that no worker waits for the last of a part
+        for group in groups:
+            inputs = _places(x, [labels.left[file] for file in group])
+            count = sum(len(labels.left[file]) for file in group)
+            for place, counts in work.answers(inputs) if cluster is None else team.run(inputs, count):
+                labels.add(place, counts)
                 bar.advance(task)
-            with replacing(file) as temporary, temporary.open("wb") as content:
-                np.save(content, labels.counts[part.start : part.stop], allow_pickle=False)
+
+
+def _places(x: Tensor | Dataset, parts: Iterable[range]) -> Iterator[tuple[int, Tensor]]:
+    """The inputs of some parts, by their places."""
+    for part in parts:
+        yield from zip(part, _rows(x, part), strict=True)
 
 
 def _votes(n: int) -> Steps[tuple[int, ...]]:
@@ -160,6 +217,23 @@ class _Labels:
         parts = (range(start, min(start + size, total)) for start in range(0, total, size))
         files = {self.folder / f"part-{part.start:08d}.npy": part for part in parts}
         self.left = {file: part for file, part in files.items() if not self._read(file, part)}
+        self._missing = {file: len(part) for file, part in self.left.items()}
+        self._file_of = {place: file for file, part in self.left.items() for place in part}
+
+    def note(self, runtime: Mapping[str, Any] | None) -> None:
+        """Write down what is counted, and how."""
+        with replacing(self.folder / "labels.json") as temporary:
+            temporary.write_text(json.dumps({"runtime": runtime, **self.info}, indent=2), encoding="utf-8")
+
+    def add(self, place: int, counts: tuple[int, ...]) -> None:
+        """Take in the votes of an input, and keep those of its part once all are there."""
+        self.counts[place] = counts
+        file = self._file_of[place]
+        self._missing[file] -= 1
+        if not self._missing[file]:
+            part = self.left[file]
+            with replacing(file) as temporary, temporary.open("wb") as content:
+                np.save(content, self.counts[part.start : part.stop], allow_pickle=False)
 
     def _matching_info(self) -> dict[str, Any]:
         try:
