@@ -128,6 +128,8 @@ def test_members_see_the_batch_itself():
         (lambda m: Consensus(m, 1.5), "got 1.5"),
         (lambda m: Consensus(m, 1, weights=[0.0, 1.0]), "order them by weight"),
         (lambda m: Consensus(m, 1, weights=[1.0]), "1 weights for 2 members"),
+        (lambda m: Consensus(m, 1, margin=-0.1), "a number that is not negative, got -0.1"),
+        (lambda m: Consensus(m, 1, margin=float("nan")), "not negative, got nan"),
     ],
 )
 def test_what_does_not_fit_is_refused(make, words):
@@ -143,12 +145,13 @@ def test_members_with_other_classes_are_refused(make):
 
 @pytest.mark.parametrize("first", [1, 2, 3, 5])
 @pytest.mark.parametrize("weights", [None, [0.1, 0.4, 0.2, 0.1, 0.2]])
-def test_consensus_is_the_rule_applied_to_all_members(first, weights):
+@pytest.mark.parametrize("margin", [0.0, 0.7])
+def test_consensus_is_the_rule_applied_to_all_members(first, weights, margin):
     logits = tables()
     logits[0, 11, 2] = float("nan")
     logits[4, 12, 2] = float("nan")
     members = [Fixed(table) for table in logits]
-    given = Consensus(members, first, weights)(rows_of(logits))
+    given = Consensus(members, first, weights, margin=margin)(rows_of(logits))
     share = np.array(weights or [0.2] * 5)
     undecided = []
     for row in range(logits.shape[1]):
@@ -157,14 +160,15 @@ def test_consensus_is_the_rule_applied_to_all_members(first, weights):
             assert not given[row].isfinite().all()
             continue
         chosen = each[:first].argmax(1)
-        if (chosen == chosen[0]).all():
+        second, best = np.sort(share[:first] @ each[:first] / share[:first].sum())[-2:]
+        if (chosen == chosen[0]).all() and best - second >= margin:
             assert given[row].argmax() == chosen[0]
         else:
             undecided.append(row)
             np.testing.assert_allclose(given[row].numpy(), share @ each, atol=1e-5)
     asked = set(members[-1].rows)
     assert asked <= {0, *undecided} if first < 5 else asked == set(range(400))
-    assert (len(undecided) > 50) == (first > 1)
+    assert (len(undecided) > 50) == (first > 1 or margin > 0)
 
 
 def test_runs_tell_ensembles_apart_by_all_that_decides_a_vote():
@@ -181,6 +185,7 @@ def test_runs_tell_ensembles_apart_by_all_that_decides_a_vote():
         Consensus(members, 1),
         Consensus(members, 2),
         Consensus(members, 2, [1, 2, 3]),
+        Consensus(members, 2, margin=0.5),
     ]
     hashes = {model_fingerprint(model)["sha256"] for model in different}
     assert len(hashes) == len(different)

@@ -39,6 +39,7 @@ def counts_of(model, index=0, n=200):
         (["--vote", "softmax"], lambda m: Ensemble(m, "softmax")),
         (["--weights", "0.7,0.2,0.1"], lambda m: Ensemble(m, "weighted", [0.7, 0.2, 0.1])),
         (["--consensus", "2"], lambda m: Consensus(m, 2)),
+        (["--consensus", "2", "--margin", "0.05"], lambda m: Consensus(m, 2, margin=0.05)),
     ],
 )
 def test_models_named_together_certify_as_one(run, members, tmp_path, options, make):
@@ -61,11 +62,12 @@ def test_models_may_be_named_by_option(run, members, tmp_path):
 def test_ensembles_get_run_folders_of_their_own(run, members, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     common = ["--data", "digits", "--n", 100, "--stop", 1]
-    for options in ([], ["--vote", "hard"], ["--consensus", 2]):
+    for options in ([], ["--vote", "hard"], ["--consensus", 2], ["--consensus", 2, "--margin", 0.5]):
         assert run("certify", *members, *common, *options)[0] == 0
     assert run("certify", members[0], *common)[0] == 0
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [
         "a-3-consensus-2-digits-gaussian-0.25",
+        "a-3-consensus-2-margin-0.5-digits-gaussian-0.25",
         "a-3-hard-digits-gaussian-0.25",
         "a-3-soft-digits-gaussian-0.25",
         "a-digits-gaussian-0.25",
@@ -101,6 +103,8 @@ def test_ensemble_orders_and_weighs_members(run, members):
     [
         (["{a}", "--vote", "soft"], "--vote is for several members"),
         (["{a}", "--consensus", "1"], "--consensus is for several members"),
+        (["{a}", "{b}", "--margin", "1"], "give --consensus too"),
+        (["{a}", "{b}", "--consensus", "1", "--margin", "-1"], "not negative, got -1"),
         (["{a}", "{b}", "--vote", "sofft"], "did you mean 'soft'"),
         (["{a}", "{b}", "--vote", "weighted"], "needs weights"),
         (["{a}", "{b}", "--vote", "weighted", "--consensus", "2"], "needs --weights"),

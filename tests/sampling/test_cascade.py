@@ -40,13 +40,14 @@ def members(count=5):
     return [Member(seed) for seed in range(count)]
 
 
-def rule(classifiers, first):
+def rule(classifiers, first, margin=0.0):
     """All members on every copy, then the rule."""
 
     def classify(x):
         each = torch.stack([member(x) for member in classifiers])
         chosen = each[:first].argmax(2)
-        agree = (chosen == chosen[:1]).all(0)
+        best, second = each[:first].mean(0).topk(2, dim=1).values.unbind(1)
+        agree = (chosen == chosen[:1]).all(0) & (best - second >= margin)
         return torch.where(agree[:, None], each[:first].mean(0), each.mean(0))
 
     return classify
@@ -80,9 +81,10 @@ class Callable64(nn.Module):
     ],
     ids=lambda p: p.name,
 )
-def test_votes_equal_those_of_evaluating_everything(first, procedure):
-    everything = certify(Callable64(rule(members(), first)), procedure)
-    consensus = certify(Consensus(members(), first), procedure)
+@pytest.mark.parametrize("margin", [0.0, 0.6])
+def test_votes_equal_those_of_evaluating_everything(first, procedure, margin):
+    everything = certify(Callable64(rule(members(), first, margin)), procedure)
+    consensus = certify(Consensus(members(), first, margin=margin), procedure)
     assert consensus.keys() == everything.keys()
     for index, (_, certificate) in consensus.items():
         assert certificate == everything[index][1]

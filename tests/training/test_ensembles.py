@@ -1,4 +1,4 @@
-"""Order and weights of members: against accuracies and optima known in closed form."""
+"""Order, weights and margin of members: against accuracies and optima known in closed form."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 import torch
 from scipy import stats
 
-from smoothcert import Gaussian
-from smoothcert.training.ensembles import fit_weights, rank_members
+from smoothcert import Consensus, Ensemble, Gaussian
+from smoothcert.training.ensembles import fit_margin, fit_weights, rank_members
 from smoothcert.types import UsageError
 
 X = torch.rand(300, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -74,6 +74,45 @@ def test_weights_minimise_the_cross_entropy():
 def test_a_useless_member_gets_no_weight():
     weights = fit_weights([threshold(0.5, 10.0), threshold(0.5, -10.0)], X, Y, Gaussian(0.1))
     assert weights[0] > 0.999
+
+
+def test_the_margin_is_the_least_at_which_two_decide_as_all_do():
+    """Two cut at ½, where classes are 10·(t − ½) apart; three others at 0.62, so that all together cut at 0.572."""
+    members = [threshold(0.5, 10.0)] * 2 + [threshold(0.62, 10.0)] * 3
+    margin = fit_margin(members, 2, X, Gaussian(0.1), share=0.0, copies=200)
+    assert 0.71 < margin <= 0.721  # all decide otherwise between ½ and 0.572, where the lead is below 0.72
+    allowed = fit_margin(members, 2, X, Gaussian(0.1), share=0.01, copies=200)
+    assert 0 < allowed < margin
+
+
+def test_the_margin_keeps_its_promise_on_other_noise():
+    torch.manual_seed(0)
+    members = [torch.nn.Sequential(torch.nn.Linear(2, 16), torch.nn.Tanh(), torch.nn.Linear(16, 3)) for _ in range(5)]
+    x, weights = torch.rand(100, 2), [0.3, 0.3, 0.2, 0.1, 0.1]
+    margin = fit_margin(members, 2, x, Gaussian(0.5), weights=weights, share=1e-3)
+    noisy = (x[:, None] + 0.5 * torch.randn(100, 500, 2)).reshape(-1, 2)
+    every = Ensemble(members, weights=weights)(noisy).argmax(1)
+
+    def otherwise(margin):
+        return float((Consensus(members, 2, weights, margin=margin)(noisy).argmax(1) != every).float().mean())
+
+    assert otherwise(margin) < 2e-3
+    assert otherwise(0.9 * margin) > 1e-3 or otherwise(0.0) > 10 * otherwise(margin)
+    assert otherwise(0.0) > 1e-2
+
+
+def test_members_that_agree_need_no_margin():
+    assert fit_margin([threshold(0.5)] * 3, 2, X, Gaussian(0.1)) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"share": 1.0}, "below 1, got 1.0"), ({"first": 4}, "between 1 and the number"), ({"weights": [1]}, "1 weights")],
+)
+def test_margins_that_cannot_be_found(options, words):
+    given = {"first": 2, **options}
+    with pytest.raises(UsageError, match=words):
+        fit_margin([threshold(0.5)] * 3, given.pop("first"), X, Gaussian(0.1), **given)
 
 
 @pytest.mark.parametrize(

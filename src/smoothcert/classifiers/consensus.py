@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -14,7 +15,9 @@ from smoothcert.types import UsageError
 class Consensus(nn.Module):
     """K-consensus: where the first K members agree their class stands; elsewhere all members vote softly.
 
-    Horváth, Müller, Fischer and Vechev (2022), §6. It decides on each noisy copy alone, so it is a base classifier
+    Horváth, Müller, Fischer and Vechev (2022), §6. With a margin, they must also be sure of it: a class that leads by
+    less in their soft vote is one that the other members often change, and these few copies cost much of what the
+    ensemble gains. It decides on each noisy copy alone, so it is a base classifier
     like any other. The sampler runs its two parts apart: only the copies on which :attr:`head` is undecided reach
     :attr:`rest`, gathered into full batches whichever inputs they come from. Called as a module it does the same
     within the batch it is given.
@@ -23,9 +26,11 @@ class Consensus(nn.Module):
         members: Classifiers from a batch to logits, the most accurate first (see ``rank_members``).
         first: K, how many members must agree.
         weights: How much each member counts in soft voting; equally by default.
+        margin: By how much the class must lead in the soft vote of the first members (see ``fit_margin``); 0 as in the
+            paper.
 
     Raises:
-        UsageError: If K is not between 1 and the number of members, or the weights do not fit.
+        UsageError: If K is not between 1 and the number of members, the weights do not fit, or the margin is negative.
 
     Example:
         >>> consensus = Consensus([nn.Linear(4, 3) for _ in range(5)], first=2)
@@ -34,16 +39,24 @@ class Consensus(nn.Module):
     """
 
     def __init__(
-        self, members: Sequence[Callable[[Tensor], Tensor]], first: int, weights: Sequence[float] | None = None
+        self,
+        members: Sequence[Callable[[Tensor], Tensor]],
+        first: int,
+        weights: Sequence[float] | None = None,
+        *,
+        margin: float = 0.0,
     ) -> None:
         super().__init__()
         if isinstance(first, bool) or not isinstance(first, int) or not 1 <= first <= len(members):
             raise UsageError(f"K must be between 1 and the number of members, {len(members)}; got {first!r}.")
+        if not 0 <= margin < math.inf:
+            raise UsageError(f"the margin of a consensus must be a number that is not negative, got {margin!r}.")
         shares = normalised(weights if weights is not None else [1.0] * len(members), len(members))
         if not sum(shares[:first]) > 0:
             raise UsageError(f"the first {first} members all have weight zero; order them by weight.")
         modules = [as_module(member) for member in members]
         self.first = first
+        self.margin = float(margin)
         self.head = _Stacked(modules[:first])
         self.rest = _Sum(modules[first:], shares[first:]) if first < len(modules) else None
         self.shares = shares
@@ -66,14 +79,18 @@ class Consensus(nn.Module):
             given: What :attr:`head` gives.
 
         Returns:
-            Logits, and True for rows on which the first members disagree; a row with an invalid logit votes for nobody
-            and is decided.
+            Logits, and True for rows on which the first members disagree or are not sure enough; a row with an invalid
+            logit votes for nobody and is decided.
         """
         each = given.reshape(len(given), self.first, -1)
         share = sum(self.shares[: self.first])
         logits = soft(list(each.unbind(1)), [weight / share for weight in self.shares[: self.first]])
         chosen = each.argmax(dim=2)
-        undecided = (chosen != chosen[:, :1]).any(dim=1) & each.isfinite().flatten(1).all(dim=1)
+        undecided = (chosen != chosen[:, :1]).any(dim=1)
+        if self.margin:
+            best, second = logits.topk(2, dim=1).values.unbind(1)
+            undecided |= best - second < self.margin
+        undecided &= each.isfinite().flatten(1).all(dim=1)
         return logits, undecided if self.rest is not None else torch.zeros_like(undecided)
 
     def join(self, given: Tensor, rest: Tensor) -> Tensor:
@@ -92,7 +109,7 @@ class Consensus(nn.Module):
         return soft(list(each.unbind(1)), self.shares[: self.first]) + rest
 
     def extra_repr(self) -> str:
-        return f"first={self.first}, shares={self.shares}"
+        return f"first={self.first}, shares={self.shares}" + (f", margin={self.margin}" if self.margin else "")
 
 
 class _Stacked(nn.Module):

@@ -41,6 +41,10 @@ class ClassifierOptions:
     consensus: Annotated[
         int | None, typer.Option(help="K: ask the later members only where the first K disagree; soft voting.")
     ] = None
+    margin: Annotated[
+        float | None,
+        typer.Option(help="With --consensus: ask them also where its class leads by less; `smoothcert ensemble`."),
+    ] = None
     denoiser: Annotated[
         list[Path] | None, typer.Option(help="A denoiser in front of the model; several are an ensemble.")
     ] = None
@@ -75,6 +79,7 @@ class ClassifierOptions:
             parts.append("denoised")
         if members > 1:
             parts += [f"{members}", f"consensus-{self.consensus}" if self.consensus else self.vote or "soft"]
+            parts += [f"margin-{self.margin:g}"] if self.margin else []
         return "-".join(parts)
 
 
@@ -218,6 +223,7 @@ def smoothed_for(
     if len(members) > 1 or options.denoiser:
         files = [*(checkpoint.path for checkpoint in checkpoints), *(options.denoiser or ())]
         source |= {"members": [str(file) for file in files], "vote": options.vote, "consensus": options.consensus}
+        source |= {} if options.margin is None else {"margin": options.margin}
     training = [_training(checkpoint.info) for checkpoint in checkpoints]
     if not options.denoiser and None not in training:  # of a denoiser's training a run is told nothing
         source["training"] = training
@@ -237,6 +243,8 @@ def _training(info: models.CheckpointInfo) -> dict[str, Any] | None:
 def _check_vote(options: ClassifierOptions) -> None:
     members = len(options.paths) * max(len(options.denoiser or ()), 1)
     joining = {"--vote": options.vote, "--weights": options.weights, "--consensus": options.consensus}
+    if options.margin is not None and options.consensus is None:
+        raise UsageError("--margin is how sure the first members of a consensus must be; give --consensus too.")
     for option, value in joining.items():
         if value is not None and members == 1:
             raise UsageError(f"{option} is for several members, but one model is named; name others, or leave it out.")
@@ -251,7 +259,7 @@ def _joined(members: Sequence[nn.Module], options: ClassifierOptions) -> nn.Modu
     if options.consensus is not None:
         if options.vote == "weighted" and weights is None:
             raise UsageError("weighted voting needs --weights; `smoothcert ensemble` finds them.")
-        return Consensus(members, options.consensus, weights)
+        return Consensus(members, options.consensus, weights, margin=options.margin or 0.0)
     return Ensemble(members, options.vote or ("soft" if weights is None else "weighted"), weights)
 
 

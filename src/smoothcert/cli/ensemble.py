@@ -19,7 +19,7 @@ from smoothcert.cli.classifiers import (
 from smoothcert.cli.options import grouped
 from smoothcert.cli.procedures import NoiseOptions
 from smoothcert.store.certification import select
-from smoothcert.training.ensembles import fit_weights, rank_members
+from smoothcert.training.ensembles import fit_margin, fit_weights, rank_members
 from smoothcert.types import UsageError
 
 
@@ -32,11 +32,12 @@ def ensemble(
     copies: Annotated[int, typer.Option(min=1, help="Noisy copies of each input.")] = 20,
     seed: Seed = 0,
 ) -> None:
-    """Order models by their accuracy under noise and find their weights, on inputs that nothing else uses.
+    """Order models by their accuracy under noise, find their weights, and when two of them suffice.
 
     Give inputs that the models were not trained on and that you will not certify: a part of the test set, or the
     training inputs kept out (recipes keep every 120th of MNIST's 60 000: `--split train --every 120`). Prints the
-    command that certifies the ensemble.
+    commands that certify the ensemble: by a vote of all, or by a consensus of the first two where they agree and their
+    class leads by a margin, which almost always gives the answer of all at little more than the cost of two.
 
     **Examples**
 
@@ -65,4 +66,6 @@ def ensemble(
     first = shlex.quote(str(classifier.paths[0]))
     named = " ".join(files) if len(checkpoints) > 1 else " ".join([first, *(f"--denoiser {file}" for file in files)])
     typer.echo(f"\nsmoothcert certify {named} --data {about.data_name} --vote weighted --weights {shares}")
-    typer.echo(f"smoothcert certify {named} --data {about.data_name} --consensus 2")
+    margin = fit_margin(ordered, 2, x, level, copies=10 * copies, seed=seed, progress=True)
+    sure = f" --margin {margin:g}" if margin else ""
+    typer.echo(f"smoothcert certify {named} --data {about.data_name} --consensus 2{sure}")

@@ -98,7 +98,7 @@ class Cluster:
             SmoothcertError: If there is no cluster at the address.
         """
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anybody
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # keep the driver's own GPUs visible
+        os.environ.setdefault("RAY_worker_niceness", "0")  # of a cluster started here: as eager as this process
         try:
             ray: Any = importlib.import_module("ray")
         except ImportError as error:

@@ -1,17 +1,20 @@
-"""What an ensemble learns from inputs kept out: the order of its members and their weights."""
+"""What an ensemble learns from inputs kept out: the order of its members, their weights, when the first suffice."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 from scipy import optimize, special
 from torch import Tensor
 
+from smoothcert.classifiers import Consensus
 from smoothcert.noise import Noise
 from smoothcert.sampling.member_logits import member_logits
 from smoothcert.sampling.seeds import BLOCK, HOLDOUT
@@ -134,6 +137,71 @@ def fit_weights(
     )
     weights = np.where(found.x > 1e-9, found.x, 0.0)  # the solver stops a rounding error short of the edge
     return tuple((weights / weights.sum()).tolist())
+
+
+def fit_margin(
+    members: Sequence[Callable[[Tensor], Tensor]],
+    first: int,
+    x: Tensor,
+    noise: Noise,
+    *,
+    weights: Sequence[float] | None = None,
+    share: float = 1e-4,
+    copies: int = 10 * BLOCK,
+    seed: int = 0,
+    progress: bool = False,
+) -> float:
+    """The margin of a ``Consensus`` at which it almost always gives the answer of all its members.
+
+    The smallest one, rounded up to three digits, at which the first members decide otherwise than the soft vote of all
+    on at most this share of the noisy copies of inputs kept out. Labels are not needed, and a wrong choice costs
+    radius, never soundness.
+
+    Args:
+        members: The classifiers, in their order.
+        first: K, how many members must agree.
+        x: Inputs that neither training nor certification uses.
+        noise: The noise the ensemble will be certified with.
+        weights: How much each member counts in soft voting; equally by default.
+        share: The share of all copies that may be decided otherwise.
+        copies: Noisy copies of each input.
+        seed: The seed of the noise.
+        progress: Whether to show a progress bar on stderr.
+
+    Returns:
+        The margin; 0 where agreement alone suffices.
+
+    Raises:
+        UsageError: If there is nothing to judge by, members disagree on the number of classes, K or the weights do not
+            fit, or the share is not between 0 and 1.
+
+    Example:
+        >>> import torch
+        >>> from smoothcert import Gaussian
+        >>> fit_margin([torch.nn.Identity(), torch.nn.Identity()], 1, torch.rand(5, 3), Gaussian(0.1))
+        0.0
+    """
+    if not 0 <= share < 1:
+        raise UsageError(f"the share of copies decided otherwise must be at least 0 and below 1, got {share!r}.")
+    shares = np.array(Consensus(members, first, weights).shares)
+    leads: list[NDArray[np.float64]] = []
+    for logits, _ in _logits_and_labels(members, x, torch.zeros(len(x)), noise, copies, seed, progress):
+        head = np.tensordot(shares[:first] / shares[:first].sum(), logits[:first], axes=1)
+        every = np.tensordot(shares, logits, axes=1)
+        chosen = logits[:first].argmax(axis=2)
+        agree = (chosen == chosen[:1]).all(axis=0) & np.isfinite(logits).all(axis=(0, 2))
+        otherwise = agree & (every.argmax(axis=1) != chosen[0])
+        second, best = np.sort(head[otherwise], axis=1)[:, -2:].T
+        leads.append(best - second)
+    found = np.sort(np.concatenate(leads))[::-1]
+    allowed = int(share * copies * len(x))
+    return _rounded_up(float(found[allowed])) if len(found) > allowed else 0.0
+
+
+def _rounded_up(value: float) -> float:
+    """A number above this one, with three digits."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 2) if value > 0 else 1e-6
+    return float(f"{(math.floor(value / unit) + 1) * unit:.6g}")
 
 
 def _logits_and_labels(

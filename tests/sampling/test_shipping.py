@@ -1,0 +1,82 @@
+"""Models taken apart into weights and structure."""
+
+from __future__ import annotations
+
+import pickle
+import pickletools
+
+import pytest
+import torch
+from torch import nn
+
+from smoothcert import Cohen, Consensus, Denoised, Ensemble, Gaussian, Smoothed, models
+from smoothcert.classifiers.fingerprint import model_fingerprint
+from smoothcert.sampling.shipping import pack, unpack
+
+
+def everything() -> nn.Module:
+    members = [models.build("lenet"), models.build("lenet")]
+    return Consensus([Denoised(members[0], models.build_denoiser("dncnn", in_channels=1)), *members], first=2)
+
+
+def test_what_arrives_is_the_same_classifier():
+    model = everything()
+    model.eval()
+    arrived = unpack(pack(model))
+    assert model_fingerprint(arrived) == model_fingerprint(model)
+    x = torch.rand(5, 1, 28, 28)
+    assert torch.equal(arrived(x), model(x))
+    assert not arrived.training
+
+
+def test_the_structure_has_names_of_classes_and_no_weights():
+    model = Ensemble([models.build("lenet"), models.build("lenet")])
+    packed = pack(model)
+    assert sum(part.nbytes for part in packed.weights) == sum(4 * p.numel() for p in model.parameters())
+    assert len(packed.structure) < 20_000
+    strings = [argument for _, argument, _ in pickletools.genops(packed.structure) if isinstance(argument, str)]
+    modules = {
+        text.split(".")[0] for text in strings if text.startswith(("smoothcert.", "torch.", "builtins", "tests"))
+    }
+    assert modules <= {"smoothcert", "torch", "builtins"}
+
+
+def test_shared_weights_travel_once_and_stay_shared():
+    shared = nn.Linear(4, 4)
+    arrived = unpack(pack(nn.ModuleList([shared, shared])))
+    assert arrived[0] is arrived[1]
+    tied = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+    tied[1].weight = tied[0].weight
+    packed = pack(tied)
+    assert len(packed.weights) == 3
+    again = unpack(packed)
+    assert again[0].weight is again[1].weight
+
+
+def test_types_gradients_and_buffers_stay():
+    model = nn.ModuleDict({"norm": nn.BatchNorm2d(3), "half": nn.Linear(2, 2, dtype=torch.bfloat16)})
+    model["half"].weight.requires_grad_(False)
+    arrived = unpack(pack(model))
+    assert arrived["half"].weight.dtype is torch.bfloat16
+    assert not arrived["half"].weight.requires_grad
+    assert arrived["half"].bias.requires_grad
+    assert arrived["norm"].num_batches_tracked.dtype is torch.int64
+    assert not isinstance(arrived["norm"].running_mean, nn.Parameter)
+
+
+def test_later_changes_do_not_travel():
+    model = nn.Linear(2, 2)
+    packed, before = pack(model), model.weight.detach().clone()
+    with torch.no_grad():
+        model.weight.zero_()
+    assert torch.equal(unpack(packed).weight, before)
+
+
+def test_a_smoothed_classifier_travels_without_what_was_prepared(threes):
+    smoothed = Smoothed(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), Gaussian(0.5))
+    x = torch.full((4,), 0.5)
+    smoothed.prepare(x, samples=10**6)  # holds functions, which do not travel
+    with pytest.raises((pickle.PicklingError, AttributeError)):
+        pack(smoothed)
+    arrived = unpack(pack(smoothed.for_workers()))
+    assert arrived.certify(x, Cohen(n=200)) == smoothed.certify(x, Cohen(n=200))
