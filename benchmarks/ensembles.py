@@ -170,9 +170,9 @@ takes with Anytime at radius {TARGET:g} than *one* member with n = 100 000, per 
 | consensus | of the gain over the best | over the first | over their mean | speed | with Anytime |
 |---|---|---|---|---|---|
 {"".join(lines)}
-The margin is {margin:g}: two members that agree, and whose class leads by less, ask the others too. Agreement alone loses
-copies on which two are wrong together and unsure; `fit_margin` finds how sure they must be without labels and without
-test images. Weights of the members in order: {", ".join(f"{weight:.2f}" for weight in weights)}.
+The margin is {margin:g}: two members that agree, and whose class leads by less, ask the others too. Agreement alone
+loses copies on which two are wrong together and unsure; `fit_margin` finds how sure they must be without labels and
+without test images. Weights of the members in order: {", ".join(f"{weight:.2f}" for weight in weights)}.
 """
 
 
