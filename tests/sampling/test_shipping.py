@@ -54,12 +54,12 @@ def test_shared_weights_travel_once_and_stay_shared():
 
 
 def test_types_gradients_and_buffers_stay():
-    model = nn.ModuleDict({"norm": nn.BatchNorm2d(3), "half": nn.Linear(2, 2, dtype=torch.bfloat16)})
-    model["half"].weight.requires_grad_(False)
+    model = nn.ModuleDict({"norm": nn.BatchNorm2d(3), "short": nn.Linear(2, 2, dtype=torch.bfloat16)})
+    model["short"].weight.requires_grad_(False)
     arrived = unpack(pack(model))
-    assert arrived["half"].weight.dtype is torch.bfloat16
-    assert not arrived["half"].weight.requires_grad
-    assert arrived["half"].bias.requires_grad
+    assert arrived["short"].weight.dtype is torch.bfloat16
+    assert not arrived["short"].weight.requires_grad
+    assert arrived["short"].bias.requires_grad
     assert arrived["norm"].num_batches_tracked.dtype is torch.int64
     assert not isinstance(arrived["norm"].running_mean, nn.Parameter)
 

@@ -10,7 +10,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any, Protocol
@@ -109,7 +109,7 @@ class Cluster:
             try:
                 if self.address == LOCAL:
                     most = max(os.cpu_count() or 1, (self.workers or 1) * self.cpus)
-                    ray.init("local", num_cpus=most, include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
+                    ray.init("local", num_cpus=most, include_dashboard=False, **quiet)
                 else:
                     ray.init(self.address, **quiet)
             except (ConnectionError, RuntimeError, ValueError) as error:
@@ -118,6 +118,8 @@ class Cluster:
                     f"there is no Ray cluster at {self.address!r} ({reason}); start one with `ray start --head`, or "
                     "leave the address out for one on this machine."
                 ) from error
+        with suppress(AttributeError):  # it would print a lost worker on stdout, where tables go; we tell it ourselves
+            ray._private.worker.print_to_stdstream = lambda *_, **__: None
         try:
             yield ray
         finally:

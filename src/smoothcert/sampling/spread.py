@@ -7,6 +7,7 @@ back logits.
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -50,16 +51,25 @@ def spread(
     Raises:
         UsageError: If the model has no members to share out.
     """
-    if type(model) is not Ensemble or len(model.members) < 2:
-        raise UsageError(
-            "only the members of an ensemble can be spread over workers; name several models, without a consensus."
-        )
+    require_members(model)
     with cluster.connected() as ray:
         team = _Members(ray, cluster, model, x, like, options)
         try:
             yield team.runtime()
         finally:
             team.dismiss()
+
+
+def require_members(model: Any) -> None:
+    """Refuse a model that has no members to share out.
+
+    Raises:
+        UsageError: If it has none.
+    """
+    if type(model) is not Ensemble or len(model.members) < 2:
+        raise UsageError(
+            "only the members of an ensemble can be spread over workers; name several models, without a consensus."
+        )
 
 
 class _Members:
@@ -115,30 +125,34 @@ class _Members:
         while True:
             try:
                 return self._ray.get(call)  # type: ignore[no-any-return]
-            except self._ray.exceptions.RayActorError as error:
-                holder = self._replaced(number, holder, error)
+            except self._ray.exceptions.RayActorError:
+                holder = self._replaced(number, holder)
                 call = holder.logits.remote(message)
             except self._ray.exceptions.RayTaskError as error:
                 raise own_error(error) from error
 
-    def _replaced(self, number: int, holder: Any, error: Exception) -> Any:
+    def _replaced(self, number: int, holder: Any) -> Any:
         """Another worker with the members of a lost one; the same for all threads that lost it."""
         with self._lock:
             if self._holders[number] is holder:
+                warnings.warn("a worker was lost; its members go to another.", stacklevel=2)
+                self._holders[number], _ = self._begin(number)
+            return self._holders[number]
+
+    def _begin(self, number: int) -> tuple[Any, Mapping[str, Any]]:
+        """A worker that is ready, and how its members run."""
+        while True:
+            holder = self._actor.remote(self._packed[number], self._cluster.cpus, self._cluster.device)
+            try:
+                return holder, self._ray.get(holder.begin.remote(self._x.cpu(), self._settings, self._options))
+            except self._ray.exceptions.RayActorError as error:
                 self._lost[number] += 1
                 if self._lost[number] >= _TRIES:
                     raise SmoothcertError(
                         f"{_TRIES} workers with the same members of the ensemble were lost; look at their memory."
                     ) from error
-                self._holders[number], _ = self._begin(number)
-            return self._holders[number]
-
-    def _begin(self, number: int) -> tuple[Any, Mapping[str, Any]]:
-        holder = self._actor.remote(self._packed[number], self._cluster.cpus, self._cluster.device)
-        try:
-            return holder, self._ray.get(holder.begin.remote(self._x.cpu(), self._settings, self._options))
-        except self._ray.exceptions.RayTaskError as error:
-            raise own_error(error) from error
+            except self._ray.exceptions.RayTaskError as error:
+                raise own_error(error) from error
 
 
 class _Holder:

@@ -25,7 +25,7 @@ from smoothcert.certify.remote import Certifying, Decided
 from smoothcert.classifiers.fingerprint import model_fingerprint
 from smoothcert.sampling import BLOCK
 from smoothcert.sampling.ray import Cluster
-from smoothcert.sampling.spread import spread
+from smoothcert.sampling.spread import require_members, spread
 from smoothcert.store.run import Run, RunWriter, certificate_row, load_run, open_run
 from smoothcert.types import Certificate, RunError, UsageError
 
@@ -85,6 +85,8 @@ def certify_dataset(
     own = indices if shard is None else take_shard(indices, *shard)
     if shard is not None and smoothed.in_order:
         raise UsageError("a memory needs all inputs in one run, in their order; certify without a shard.")
+    if cluster is not None and cluster.spread:
+        require_members(smoothed.model)
     probe = smoothed.check(dataset[indices[0]][0], procedure)
     config = {
         "kind": "certification",
