@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
 
 from smoothcert.certify.anytime import Anytime
@@ -137,6 +138,46 @@ def plan(
         needed = samples_needed(threshold, LAST_LOOK * procedure.alpha)
         decisions, chances = _anytime(procedure, threshold, shown)
     return Plan(largest, threshold, needed, decisions, chances, norm)
+
+
+def expected_samples(
+    procedure: Procedure,
+    noise: Noise,
+    probabilities: Sequence[float] | NDArray[np.float64],
+    *,
+    norm: Norm | str | None = None,
+    dimension: int | None = None,
+) -> float:
+    """The mean samples of an input, selection included, over inputs whose guessed classes have these probabilities.
+
+    Args:
+        procedure: How to certify.
+        noise: The noise.
+        probabilities: A true probability for each input, for example from a pilot.
+        norm: As for :func:`plan`.
+        dimension: As for :func:`plan`.
+
+    Returns:
+        The mean.
+
+    Raises:
+        UsageError: As :func:`plan`; or if a procedure that decides early has no target.
+
+    Example:
+        >>> from smoothcert.noise import Gaussian
+        >>> expected_samples(Cohen(n=1000), Gaussian(0.5), [0.9, 0.99])
+        1100.0
+        >>> expected_samples(Anytime(radius=0.5), Gaussian(0.5), [0.9, 0.99]) < 500
+        True
+    """
+    if isinstance(procedure, Cohen):
+        return float(procedure.n0 + procedure.n)
+    values, times = np.unique(np.asarray(probabilities, float), return_counts=True)
+    made = plan(procedure, noise, probabilities=values.tolist(), norm=norm, dimension=dimension)
+    if not made.chances:
+        raise UsageError("the samples of a procedure that decides early depend on its target; give a radius.")
+    assert isinstance(procedure, (Staged, Anytime))
+    return float(procedure.n0 + np.average([chance.samples for chance in made.chances], weights=times))
 
 
 def spread_around(threshold: float) -> tuple[float, ...]:

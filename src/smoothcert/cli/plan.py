@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from smoothcert.certify.plan import Plan
+from smoothcert.certify import Cohen, Procedure
+from smoothcert.certify.plan import Plan, expected_samples
 from smoothcert.certify.plan import plan as make_plan
 from smoothcert.cli.options import grouped
 from smoothcert.cli.procedures import NoiseOptions, ProcedureOptions
+from smoothcert.noise import Noise
 from smoothcert.report.metrics import parse_radii
+from smoothcert.report.pilot import Pilot, read_pilot
 from smoothcert.types import Norm, UsageError, radius_text
 
 
@@ -25,11 +31,21 @@ def plan(
     p: Annotated[
         str | None, typer.Option("--p", help="True probabilities to show, as a,b,c or FIRST:LAST:STEP.")
     ] = None,
+    pilot: Annotated[
+        Path | None, typer.Option(help="A run or log of some inputs, to tell from what all of them will take.")
+    ] = None,
+    inputs: Annotated[int, typer.Option(min=1, help="With --pilot: how many inputs there are.")] = 10_000,
+    workers: Annotated[int, typer.Option(min=1, help="With --pilot: how many workers, such as GPUs, share them.")] = 1,
+    rate: Annotated[
+        float | None, typer.Option(help="With --pilot: samples per second of a worker; by default the pilot's.")
+    ] = None,
+    price: Annotated[float | None, typer.Option(help="With --pilot: the price of a worker for an hour.")] = None,
 ) -> None:
     """Say what a certification will cost before sampling.
 
     Shows the largest radius the samples can prove, the samples a radius needs, the counts that decide, and the chance
-    to certify, refute or go on by the true probability of the guessed class.
+    to certify, refute or go on by the true probability of the guessed class. From a pilot, a run over some of the
+    inputs or a log of an earlier system, it tells the time and money that all of them will take.
 
     **Examples**
 
@@ -40,6 +56,8 @@ def plan(
         smoothcert plan --sigma 0.25 --procedure staged --radius 0.25 --stages 1000,10000,125000
 
         smoothcert plan --noise discrete --keep 0.8 --levels 1 --radius 3
+
+        smoothcert plan --sigma 0.5 --procedure anytime --radius 0.5 --pilot runs/some --inputs 1000000 --workers 64
     """
     chosen = noise.build()
     if chosen is None:
@@ -56,7 +74,57 @@ def plan(
     probabilities = parse_radii(p) if p is not None else None
     if probabilities and not all(0 <= value <= 1 for value in probabilities):
         raise UsageError(f"--p takes probabilities between 0 and 1, got {p}.")
+    if pilot is not None:
+        normal = Cohen(alpha=settings.alpha) if not isinstance(settings, Cohen) else settings
+        tried = read_pilot(pilot, chosen, normal.n0 + normal.n)
+        _show_costs(
+            tried,
+            [normal, settings] if settings != normal else [normal],
+            chosen,
+            dimension,
+            inputs,
+            workers,
+            rate or tried.rate,
+            price,
+        )
+        return
+    for option, value in (("--rate", rate), ("--price", price)):
+        if value is not None:
+            raise UsageError(f"{option} is for a plan from a pilot; give --pilot too.")
     _show(make_plan(settings, chosen, radius=target, probabilities=probabilities, dimension=dimension))
+
+
+def _show_costs(
+    tried: Pilot,
+    procedures: Sequence[Procedure],
+    noise: Noise,
+    dimension: int | None,
+    inputs: int,
+    workers: int,
+    rate: float | None,
+    price: float | None,
+) -> None:
+    """What some procedures take for all inputs, from what a pilot tells of them."""
+    if rate is None or not 0 < rate < math.inf:
+        raise UsageError("the pilot was not timed; give --rate, the samples per second of one worker.")
+    typer.echo(
+        f"{inputs:,} inputs like the {len(tried.probabilities):,} of {tried.name}, on {workers:,} worker(s) of "
+        f"{rate:,.0f} samples per second:\n"
+    )
+    typer.echo(
+        f"{'procedure':<28}{'samples per input':>18}{'worker-hours':>14}{'hours':>10}" + f"{'price':>14}" * bool(price)
+    )
+    for procedure in procedures:
+        samples = expected_samples(procedure, noise, tried.probabilities, dimension=dimension)
+        hours = samples * inputs / rate / 3600
+        target = getattr(procedure, "radius", None)
+        name = (
+            f"{procedure.name}, n = {procedure.n:,}"
+            if isinstance(procedure, Cohen)
+            else f"{procedure.name} at {target}"
+        )
+        cost = f"{hours * price:>14,.0f}" if price else ""
+        typer.echo(f"{name:<28}{samples:>18,.0f}{hours:>14,.1f}{hours / workers:>10,.2f}{cost}")
 
 
 def _show(plan: Plan) -> None:
