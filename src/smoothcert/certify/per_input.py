@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, cast
 
@@ -85,13 +85,13 @@ class PerInput(Smoothed):
             self._check_memory(procedure)
         return super().check(x, procedure)
 
-    def resume(self, rows: Sequence[Mapping[str, Any]]) -> None:
+    def resume(self, answered: int) -> None:
         """Refuse to go on without the balls of earlier answers, which later ones could contradict.
 
         Raises:
             RunError: If there are such answers and the memory is empty.
         """
-        if self.memory is not None and not len(self.memory) and any(row["predict"] != ABSTAIN for row in rows):
+        if self.memory is not None and not len(self.memory) and answered:
             raise RunError(
                 "the run holds answers already, but the memory is empty; give the memory they were made with, or begin "
                 "a new run."

@@ -243,8 +243,8 @@ class Smoothed:
         """What decides the answers of a subclass besides model, noise and procedure, as plain values for run files."""
         return {}
 
-    def resume(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Prepare to go on after the answers of earlier sessions; subclasses may refuse."""
+    def resume(self, answered: int) -> None:
+        """Prepare to go on after this many answers of earlier sessions, abstentions aside; subclasses may refuse."""
 
     @property
     def in_order(self) -> bool:

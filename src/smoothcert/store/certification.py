@@ -27,7 +27,7 @@ from smoothcert.sampling import BLOCK
 from smoothcert.sampling.ray import Cluster
 from smoothcert.sampling.spread import require_members, spread
 from smoothcert.store.run import Run, RunWriter, certificate_row, load_run, open_run
-from smoothcert.types import Certificate, RunError, UsageError
+from smoothcert.types import ABSTAIN, Certificate, RunError, UsageError
 
 USUAL_SAMPLES = 100_000
 """Samples per input in the papers; what early decisions are compared with."""
@@ -106,8 +106,8 @@ def certify_dataset(
         strangers = writer.done - set(own)
         if strangers:
             raise RunError(f"{run} holds rows for inputs that are not selected, such as {min(strangers)}.")
-        before = writer.run.rows() if writer.done else []
-        smoothed.resume(before)
+        before = writer.run.table(["outcome", "predict"]).to_pylist() if writer.done else []
+        smoothed.resume(sum(row["predict"] != ABSTAIN for row in before))
         outcomes = Counter(row["outcome"] for row in before)
         task = bar.add_task("certify", total=len(own), completed=len(writer.done), detail="")
         begin, answered, drawn = time.perf_counter(), 0, 0

@@ -56,22 +56,28 @@ class Run:
         """What was asked for; the same configuration gives the same rows."""
         return self.info["config"]  # type: ignore[no-any-return]
 
-    def table(self) -> pa.Table:
+    def table(self, columns: Sequence[str] | None = None) -> pa.Table:
         """All rows as an Arrow table, ordered by input index.
+
+        Args:
+            columns: Only these columns, for a run whose votes do not fit into memory; all by default.
 
         Raises:
             RunError: If a part or a pending row is damaged.
         """
+        wanted = None if columns is None else list(dict.fromkeys(["index", *columns]))
         waiting = read_pending(self.path).rows  # before the parts: rows may move there meanwhile, and are then in both
         pieces: list[pa.Table] = []
         seen: dict[int, Path] = {}
         for part in parts_of(self.path):
-            pieces.append(read_part(part))
+            pieces.append(read_part(part, wanted))
             _note(part, pieces[-1], seen)
         waiting = [row for row in waiting if row["index"] not in seen]
         if waiting or not pieces:
-            pieces.append(pa.Table.from_pylist(waiting, schema=SCHEMA))
-        return pa.concat_tables(pieces, promote_options="default").sort_by("index")
+            rest = pa.Table.from_pylist(waiting, schema=SCHEMA)
+            pieces.append(rest if wanted is None else rest.select(wanted))
+        found = pa.concat_tables(pieces, promote_options="default").sort_by("index")
+        return found if columns is None else found.select(list(columns))
 
     def rows(self) -> list[Row]:
         """All rows as dicts, ordered by input index; ``checkpoints``, ``alpha_split`` and ``decisions`` as mappings."""
