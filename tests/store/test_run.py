@@ -233,3 +233,12 @@ def test_imported_tables_become_runs(tmp_path):
     assert load_run(tmp_path / "log").rows()[0] == {"index": 0, "predict": -1, "radius": 0.0}
     with pytest.raises(RunError, match="exists already"):
         write_run(tmp_path / "log", table, {"kind": "imported selection"}, {})
+
+
+def test_some_columns_are_read_alone(tmp_path):
+    fill(tmp_path / "run", [4, 2])
+    fill(tmp_path / "run", [3], seal=False)
+    found = load_run(tmp_path / "run").table(["predict", "outcome"])
+    assert found.column_names == ["predict", "outcome"]
+    assert found.to_pylist() == [{"predict": 1, "outcome": "certified"}] * 3
+    assert load_run(tmp_path / "run").table(["index"]).to_pydict() == {"index": [2, 3, 4]}
