@@ -130,6 +130,12 @@ def test_an_address_where_no_cluster_is(run, checkpoint, tmp_path, monkeypatch):
     )
     assert code == 1
     assert "there is no Ray cluster at 'auto' (Could not find any running Ray instance.); start one with" in err
+    for address in ("127.0.0.1:1", "ray://127.0.0.1:1"):
+        code, _, err = run("certify", checkpoint, "--data", "digits", "--run", tmp_path / "run", "--ray", address)
+        assert code == 1
+        assert f"there is no Ray cluster at '{address}'" in err
+        assert "Connection refused" in err
+    assert not (tmp_path / "run").exists()
 
 
 def test_without_ray_it_says_what_to_install(run, checkpoint, tmp_path, monkeypatch):

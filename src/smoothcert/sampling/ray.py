@@ -6,6 +6,8 @@ import importlib
 import logging
 import math
 import os
+import re
+import socket
 import time
 import warnings
 from collections import deque
@@ -105,6 +107,7 @@ class Cluster:
             raise UsageError('Ray is not installed; pip install "smoothcert[ray]".') from error
         before = ray.is_initialized()
         if not before:
+            self._knock()
             quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
             try:
                 if self.address == LOCAL:
@@ -112,12 +115,8 @@ class Cluster:
                     ray.init("local", num_cpus=most, include_dashboard=False, **quiet)
                 else:
                     ray.init(self.address, **quiet)
-            except (ConnectionError, RuntimeError, ValueError) as error:
-                reason = str(error).strip().partition("\n")[0]
-                raise SmoothcertError(
-                    f"there is no Ray cluster at {self.address!r} ({reason}); start one with `ray start --head`, or "
-                    "leave the address out for one on this machine."
-                ) from error
+            except (ConnectionError, RuntimeError, ValueError, ImportError) as error:
+                raise self._absent(error) from error
         with suppress(AttributeError):  # it would print a lost worker on stdout, where tables go; we tell it ourselves
             ray._private.worker.print_to_stdstream = lambda *_, **__: None
         try:
@@ -125,6 +124,22 @@ class Cluster:
         finally:
             if not before:
                 ray.shutdown()
+
+    def _knock(self) -> None:
+        """Make sure that somebody listens at the address: Ray itself would try for minutes."""
+        found = re.fullmatch(r"(?:ray://)?(.+):([0-9]+)", self.address)
+        if found:
+            try:
+                socket.create_connection((found[1], int(found[2])), timeout=10).close()
+            except (OSError, OverflowError) as error:
+                raise self._absent(error) from error
+
+    def _absent(self, error: Exception) -> SmoothcertError:
+        reason = str(error).strip().partition("\n")[0]
+        return SmoothcertError(
+            f"there is no Ray cluster at {self.address!r} ({reason}); start one with `ray start --head`, or leave the "
+            "address out for one on this machine."
+        )
 
     @contextmanager
     def team(self, work: Work, *, like: Mapping[str, Any] | None = None) -> Iterator[Team]:

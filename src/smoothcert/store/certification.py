@@ -8,7 +8,7 @@ import platform
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from importlib.metadata import version
@@ -102,7 +102,11 @@ def certify_dataset(
         "data": data_fingerprint(dataset, indices),
         "inputs": {"every": every, "start": start, "stop": stop, **({} if shard is None else {"shard": list(shard)})},
     }
-    with open_run(run, config, _session(smoothed, source)) as writer, _bar(progress) as bar:
+    with (
+        nullcontext() if cluster is None else cluster.connected(),
+        open_run(run, config, _session(smoothed, source)) as writer,
+        _bar(progress) as bar,
+    ):
         strangers = writer.done - set(own)
         if strangers:
             raise RunError(f"{run} holds rows for inputs that are not selected, such as {min(strangers)}.")
