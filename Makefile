@@ -20,7 +20,7 @@ lint: $(VENV)/.dev
 soundness: $(VENV)/.dev
 	$(BIN)/pytest -m soundness --timeout 3600
 
-faults: $(VENV)/.core
+faults: $(VENV)/.dev
 	$(BIN)/python benchmarks/faults.py
 
 bench: $(VENV)/.bench

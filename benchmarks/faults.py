@@ -34,6 +34,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from smoothcert import Cohen, Gaussian, Smoothed, certify_dataset, data
+from smoothcert.sampling.ray import Cluster
 from smoothcert.sampling.runtimes import unprepared
 from smoothcert.store import pending, run
 from smoothcert.store.parts import parts_of, read_part, write_part
@@ -52,8 +53,10 @@ class Bench:
 
     Attributes:
         work: A folder for journals, besides the run folders.
-        smoothed: The classifier; never run in this process, so that forks of it are safe.
+        smoothed: The classifier of this fault; never run in this process, so that forks of it are safe.
         seconds: How long an unbroken attempt takes.
+        disk: A small disk, for a fault that fills it.
+        cluster: The Ray cluster that certifies, for a fault that strikes one.
     """
 
     work: Path
@@ -61,6 +64,7 @@ class Bench:
     dataset: Any
     seconds: float = 1.0
     disk: Path | None = None
+    cluster: Cluster | None = None
 
     def start(self, folder: Path, prepare: Prepare | None = None) -> multiprocessing.process.BaseProcess:
         """Set a process to certify into a folder; ``prepare`` is called in it first."""
@@ -98,9 +102,8 @@ class Bench:
                 prepare()
             with warnings.catch_warnings(record=True) as said:
                 warnings.simplefilter("always", UserWarning)
-                done = certify_dataset(
-                    self.smoothed, self.dataset, Cohen(n=300), run=folder, stop=INPUTS, progress=False
-                )
+                options: dict[str, Any] = {"stop": INPUTS, "progress": False, "cluster": self.cluster}
+                done = certify_dataset(self.smoothed, self.dataset, Cohen(n=300), run=folder, **options)
             answer["said"] = [str(warning.message) for warning in said if "pending.jsonl" in str(warning.message)]
             rows = [{key: value for key, value in row.items() if key != "seconds"} for row in done.rows()]
             answer["rows"] = hashlib.sha256(json.dumps(rows).encode()).hexdigest()
@@ -228,6 +231,51 @@ def delete_temporary(bench: Bench, folder: Path, pick: random.Random) -> bool:
     return True
 
 
+class Pause(torch.nn.Module):
+    """Takes its time, so that a run over a cluster is not done before something happens to it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.1)
+        return x
+
+
+def kill_over_ray(victim: str) -> Strike:
+    """Kill the driver of a run over a cluster of two workers, or one of these; the run itself must survive that."""
+
+    def strike(bench: Bench, folder: Path, pick: random.Random) -> bool:
+        bench.cluster = Cluster(workers=2)
+        (bench.work / "answer").unlink(missing_ok=True)
+        process = bench.start(folder)
+        bench.cluster = None
+        while process.is_alive() and not bench.reported():
+            time.sleep(0.01)
+        time.sleep(pick.uniform(0, 1.5))
+        victims = [process.pid] if victim == "driver" else workers_below(process.pid)
+        struck = process.is_alive() and bool(victims)
+        if struck:
+            os.kill(pick.choice(victims), signal.SIGKILL)
+        process.join(120)
+        finished = (bench.work / "answer").exists()
+        if struck and victim == "worker" and not finished:
+            raise AssertionError("a run did not survive the loss of a worker")
+        return struck and (victim == "worker" or not finished)
+
+    return strike
+
+
+def workers_below(pid: int | None) -> list[int]:
+    """The Ray workers of a driver: children of its raylet."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        try:
+            name = (entry / "cmdline").read_bytes()
+            parents[int(entry.name)] = (int((entry / "stat").read_text().rpartition(")")[2].split()[1]), name)
+        except (OSError, ValueError):
+            continue
+    found = [(one, parent) for one, (parent, name) in parents.items() if name.startswith(b"ray::_Worker")]
+    return [one for one, parent in found if parents.get(parent, (0, b""))[0] == pid]
+
+
 @dataclass(frozen=True)
 class Fault:
     """A way to harm a run.
@@ -235,10 +283,12 @@ class Fault:
     Attributes:
         strike: How.
         destroys: Whether it destroys what was written; that must be said.
+        over_ray: Whether it strikes a run over a cluster, which takes long to start, and is tried less often.
     """
 
     strike: Strike
     destroys: bool = False
+    over_ray: bool = False
 
 
 FAULTS = {
@@ -251,6 +301,8 @@ FAULTS = {
     "pending rows cut short": Fault(cut_pending, destroys=True),
     "one byte changed": Fault(flip_byte, destroys=True),
     "temporary file deleted": Fault(delete_temporary),
+    "kill -9 of a Ray worker": Fault(kill_over_ray("worker"), over_ray=True),
+    "kill -9 of the driver over Ray": Fault(kill_over_ray("driver"), over_ray=True),
 }
 """What is tried; another fault is one more entry."""
 
@@ -339,7 +391,11 @@ def main() -> None:
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
     smoothed = Smoothed(model, Gaussian(0.25), runtime=unprepared(model, 500))
     pick = random.Random(chosen.seed)
-    names = list(itertools.islice(itertools.cycle(FAULTS), chosen.faults))
+    patient = Smoothed(torch.nn.Sequential(model, Pause()), Gaussian(0.25), batch_size=500)
+    rounds = (
+        [name for name, fault in FAULTS.items() if turn % 3 == 0 or not fault.over_ray] for turn in itertools.count()
+    )
+    names = list(itertools.islice(itertools.chain.from_iterable(rounds), chosen.faults))
     tallies = {name: Tally() for name in FAULTS}
     memory = Path("/dev/shm")  # no fault here cuts the power, so there is no need to wait for a disk
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as place:
@@ -355,6 +411,7 @@ def main() -> None:
                 for number, name in enumerate(names):
                     on_disk = disk is not None and name == "full disk"
                     bench.disk = disk if on_disk else None
+                    bench.smoothed = patient if FAULTS[name].over_ray else smoothed
                     folder = (disk if on_disk and disk else bench.work) / f"run-{number}"
                     strike(bench, name, folder, pick, whole, tallies[name])
                     shutil.rmtree(folder, ignore_errors=True)

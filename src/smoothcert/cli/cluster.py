@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+import torch
 import typer
 
 from smoothcert.sampling.ray import LOCAL, Cluster
@@ -32,7 +33,8 @@ class ClusterOptions:
     ] = None
     ray_cpus: Annotated[int | None, typer.Option(help="CPUs, and threads, of each worker (1).")] = None
     ray_gpus: Annotated[
-        float | None, typer.Option(help="GPUs of each worker, 0.5 for two on one; by default none (0).")
+        float | None,
+        typer.Option(help="GPUs of each worker, 0.5 for two on one; by default 1 if this machine has any, else 0."),
     ] = None
     ray_spread: Annotated[
         bool, typer.Option("--ray-spread", help="Each worker holds some members of an ensemble, not all of them.")
@@ -57,6 +59,8 @@ class ClusterOptions:
             return None
         if not _ADDRESS.fullmatch(self.ray):
             raise UsageError(f"--ray takes auto, HOST:PORT or ray://HOST:PORT, or nothing; got {self.ray!r}.")
+        if torch.cuda.is_available():
+            given.setdefault("gpus", 1.0)
         return Cluster(address=self.ray, **given)
 
 
