@@ -95,7 +95,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=10_000, help="of each kind")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", action="append", choices=[kind.name for kind in KINDS], help="a kind; may be repeated")
+    parser.add_argument(
+        "--only", action="append", choices=[kind.name for kind in KINDS], help="a kind; may be repeated"
+    )
     parser.add_argument("--case", type=int, help="read one case in this process and show its error")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--limit", type=float, default=10.0, help="seconds after which a case counts as a hang")

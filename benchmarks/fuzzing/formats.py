@@ -1,4 +1,4 @@
-"""Changes to what a file means, written out again as a well-formed file, so that they get past checksums and lengths."""
+"""Changes to what a file means, written as a well-formed file again, so that they get past checksums and lengths."""
 
 from __future__ import annotations
 
@@ -77,7 +77,13 @@ def yaml_file(data: bytes, pick: random.Random) -> bytes:
         if way == 2:
             return key + colon + b" " + change_bytes(value.strip(), pick)
         new = pick.choice(VALUES)
-        text = "9" * 5000 if new == BIG else "[" * 200 if new == DEEP else json.dumps(new, ensure_ascii=pick.random() < 0.5)
+        text = (
+            "9" * 5000
+            if new == BIG
+            else "[" * 200
+            if new == DEEP
+            else json.dumps(new, ensure_ascii=pick.random() < 0.5)
+        )
         return key + colon + b" " + text.encode("utf-8", "surrogatepass")
 
     return change_lines(data, pick, change)
@@ -91,7 +97,9 @@ def safetensors_file(data: bytes, pick: random.Random) -> bytes:
     if way == 0:
         content = change_bytes(content, pick)
     elif way == 1:
-        header = change_tree(header, pick, ("F64", "F32", "I64", "BOOL", "F8_E4M3", "U64", [2**40], [0], [2**32, 2**32]))
+        header = change_tree(
+            header, pick, ("F64", "F32", "I64", "BOOL", "F8_E4M3", "U64", [2**40], [0], [2**32, 2**32])
+        )
     else:
         metadata = header.get("__metadata__")
         if metadata:
@@ -114,7 +122,21 @@ def npy_file(data: bytes, pick: random.Random) -> bytes:
         )
     elif way == 2:
         header["descr"] = pick.choice(
-            ("|O", "<f8", "<U9", "<U999999999", "|S3", "|V7", "<M8[ns]", "|u1", "<i8", ">i2", [("a", "<i4")], "<f2", "<c16")
+            (
+                "|O",
+                "<f8",
+                "<U9",
+                "<U999999999",
+                "|S3",
+                "|V7",
+                "<M8[ns]",
+                "|u1",
+                "<i8",
+                ">i2",
+                [("a", "<i4")],
+                "<f2",
+                "<c16",
+            )
         )
     elif way == 3:
         header["shape"] = tuple(side + pick.choice((-1, 1, 1000, 10**9)) for side in header["shape"])
@@ -123,6 +145,22 @@ def npy_file(data: bytes, pick: random.Random) -> bytes:
     text = repr(header).replace(repr(DEEP), "(" * 150 + ")" * 150).replace(repr(BIG), "9" * 4000)
     encoded = text.encode("latin1", "replace") + b"\n"
     return data[:8] + min(len(encoded), 65535).to_bytes(2, "little") + encoded + content
+
+
+def pickled(data: bytes, pick: random.Random) -> bytes:
+    """Instructions of a pickle put where others were."""
+    words = (
+        b"cos\nsystem\n",
+        b"\x8c\x02os\x8c\x06system\x93",
+        b"R",
+        b"\x81",
+        b"b",
+        b"K\x07",
+        b"\x8a\x06" + b"\x7f" * 6,
+        b"Q",
+        b"t",
+    )
+    return change_bytes(data, pick, words * 8)
 
 
 def gzip_file(inner: Change) -> Change:
@@ -148,7 +186,9 @@ def zip_file(inner: Callable[[str], Change | None]) -> Change:
         elif way == 1:
             members.append(members[place])
         elif way == 2:
-            member.filename = pick.choice(("../out", "/abs", "a\\..\\..\\b", "x/" * 300, "C:\\x", "", ".", "é\ud7ff", "x"))
+            member.filename = pick.choice(
+                ("../out", "/abs", "a\\..\\..\\b", "x/" * 300, "C:\\x", "", ".", "é\ud7ff", "x")
+            )
         elif way == 3:
             member.external_attr = pick.choice((0o120777, 0o020666, 0o010644, 0o40755, 0, 0xFFFF)) << 16
         else:
@@ -181,7 +221,13 @@ def tar_file(data: bytes, pick: random.Random) -> bytes:
     fields = {
         (0, 100): (b"../../outside.txt", b"/outside.txt", b"a/" * 49, b"", b".", b"..", b"\xff\xfe", b"x\0y", b"CON"),
         (100, 8): (b"0000000\0", b"7777777\0", b"\xff" * 8, b"junk"),
-        (124, 12): (b"77777777777\0", b"\x80" + b"\xff" * 11, b"00000000001\0", b"-1", b"\x80" + b"\0" * 6 + b"\x7f" * 5),
+        (124, 12): (
+            b"77777777777\0",
+            b"\x80" + b"\xff" * 11,
+            b"00000000001\0",
+            b"-1",
+            b"\x80" + b"\0" * 6 + b"\x7f" * 5,
+        ),
         (136, 12): (b"77777777777\0", b"\x80" + b"\x7f" * 11, b"x"),
         (156, 1): (b"0", b"1", b"2", b"3", b"4", b"5", b"6", b"7", b"L", b"K", b"x", b"g", b"S", b"D", b"\0"),
         (157, 100): (b"../../outside.txt", b"/etc/passwd", b"a", b""),
@@ -218,7 +264,20 @@ def png_file(data: bytes, pick: random.Random) -> bytes:
     elif way == 2:
         chunks.insert(pick.randrange(len(chunks)), [chunk[0], chunk[1]])
     elif way == 3:
-        names = (b"tEXt", b"zTXt", b"iTXt", b"iCCP", b"PLTE", b"tRNS", b"acTL", b"fcTL", b"fdAT", b"eXIf", b"gAMA", b"IEND")
+        names = (
+            b"tEXt",
+            b"zTXt",
+            b"iTXt",
+            b"iCCP",
+            b"PLTE",
+            b"tRNS",
+            b"acTL",
+            b"fcTL",
+            b"fdAT",
+            b"eXIf",
+            b"gAMA",
+            b"IEND",
+        )
         body = pick.choice((b"", b"a\0\0" + zlib.compress(bytes(10**6)), pick.randbytes(30), bytes(26)))
         chunks.insert(pick.randrange(1, len(chunks)), [pick.choice(names), body])
     else:
@@ -283,7 +342,9 @@ def sealed_part(data: bytes, pick: random.Random) -> bytes:
             table = table.drop_columns([name])
         elif way == 1:
             fresh = pick.choice((*names, "", "x", "clean_predict", "p50"))
-            table = table.rename_columns([fresh if spot == place else old for spot, old in enumerate(table.column_names)])
+            table = table.rename_columns(
+                [fresh if spot == place else old for spot, old in enumerate(table.column_names)]
+            )
         elif way == 2:
             values = (None, "a", b"\xff", 0.5, -1, 2**62, float("nan"), [1], [], {"n": 1}, [[None]], True)
             table = table.set_column(place, name, pa.array([pick.choice(values)] * len(table)))
@@ -352,7 +413,9 @@ def zip_bomb(name: str, size: int, prefix: bytes = b"") -> bytes:
     title = name.encode()
     facts = struct.pack("<HHHHHIII", 20, 0, 8, 0, 33, crc, len(stream), length)
     local = b"PK\x03\x04" + facts + struct.pack("<HH", len(title), 0) + title + stream
-    central = b"PK\x01\x02" + struct.pack("<H", 20) + facts + struct.pack("<HHHHHII", len(title), 0, 0, 0, 0, 0, 0) + title
+    central = (
+        b"PK\x01\x02" + struct.pack("<H", 20) + facts + struct.pack("<HHHHHII", len(title), 0, 0, 0, 0, 0, 0) + title
+    )
     return local + central + b"PK\x05\x06" + struct.pack("<HHHHIIH", 0, 0, 1, 1, len(central), len(local), 0)
 
 

@@ -97,7 +97,10 @@ def case_files(kind: Kind, stock: Stock, seed: int, case: int) -> Files:
     for name in pick.sample(sorted(files), min(len(files), pick.choice((1, 1, 1, 2)))):
         change = next((change for pattern, change in kind.changes.items() if fnmatch(name, pattern)), None)
         if change is not None and not hostile and pick.random() < kind.share:
-            files[name] = change(files[name], pick)
+            try:
+                files[name] = change(files[name], pick)
+            except Exception:  # what cannot be written as such a file any more, or is none
+                files[name] = change_bytes(files[name], pick, kind.tokens)
         elif pick.random() < 0.01 and len(files) > 1:
             del files[name]
         else:
@@ -189,7 +192,9 @@ class Watch:
             typing = sys._getframe(1).f_code.co_filename.endswith("typing.py")
             if arguments[1] in ("<string>", b"<string>") and arguments[0] is not None and not typing:
                 self.seen.append(f"compile {arguments[0]!r}"[:200])
-        elif event in self.PATHS and not (isinstance(arguments[-1], int) and arguments[-1] >= 0 and event != "os.chmod"):
+        elif event in self.PATHS and not (
+            isinstance(arguments[-1], int) and arguments[-1] >= 0 and event != "os.chmod"
+        ):
             outside = [arguments[place] for place in self.PATHS[event] if not self._inside(arguments[place])]
             self.seen += [f"{event} {path!r}" for path in outside]
 
@@ -256,9 +261,15 @@ def _virtual_bytes() -> int:
 
 
 def work(
-    pipe: Connection, kinds: Sequence[Kind], stocks: Mapping[str, Stock], folder: Path, seed: int, limit: float, now: Any
+    pipe: Connection,
+    kinds: Sequence[Kind],
+    stocks: Mapping[str, Stock],
+    folder: Path,
+    seed: int,
+    limit: float,
+    now: Any,
 ) -> None:
-    """The life of a worker: batches of cases come in, verdicts go out; ``now`` tells which case it is at, since when."""
+    """The life of a worker: batches of cases come in, verdicts go out; ``now`` tells the case it is at, since when."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, _time_out)
     quiet = os.open(os.devnull, os.O_WRONLY)

@@ -136,7 +136,8 @@ def read_archive(folder: Path) -> None:
     inner.mkdir()
     before = {file: file.read_bytes() for file in folder.iterdir() if file.is_file()}
     try:
-        unpack(next(file for file in before if file.name.startswith("x.")), inner)
+        for archive in folder.glob("x.*"):
+            unpack(archive, inner)
     finally:
         after = {file: file.read_bytes() for file in folder.iterdir() if file != inner}
         if before != after or any(file.is_symlink() for file in inner.rglob("*")):
@@ -159,7 +160,16 @@ def read_training(folder: Path) -> None:
     optimizer.step()
 
 
-_PICKLE = (b"cos\nsystem\n", b"c__builtin__\neval\n", b"\x8c\x02os\x8c\x06system\x93", b"R", b"\x81", b"b", b".", b"\x95")
+_PICKLE = (
+    b"cos\nsystem\n",
+    b"c__builtin__\neval\n",
+    b"\x8c\x02os\x8c\x06system\x93",
+    b"R",
+    b"\x81",
+    b"b",
+    b".",
+    b"\x95",
+)
 _RUN = {"run.json": formats.json_file, "pending.jsonl": formats.json_lines}
 _SEALED = {
     "*run.json": formats.sealed_info,
@@ -173,7 +183,7 @@ KINDS = (
         "foreign checkpoints",
         seeds.foreign,
         read_foreign,
-        {"*": formats.zip_file(lambda name: None)},
+        {"*": formats.zip_file(lambda name: formats.pickled if name.endswith("data.pkl") else None)},
         seeds.foreign_hostile,
         _PICKLE,
     ),
@@ -208,17 +218,31 @@ KINDS = (
     ),
     Kind("CIFAR files", seeds.cifar, read_named("cifar10"), {}, seeds.cifar_hostile, _PICKLE),
     Kind(
-        "published corruptions", seeds.published, read_published, {"*": formats.npy_file}, seeds.published_hostile, (b"|O",)
+        "published corruptions",
+        seeds.published,
+        read_published,
+        {"*": formats.npy_file},
+        seeds.published_hostile,
+        (b"|O",),
     ),
     Kind(
         "archives",
         seeds.archives,
         read_archive,
-        {"*.tar.gz": formats.gzip_file(formats.tar_file), "*.tar": formats.tar_file, "*.zip": formats.zip_file(lambda _: None)},
+        {
+            "*.tar.gz": formats.gzip_file(formats.tar_file),
+            "*.tar": formats.tar_file,
+            "*.zip": formats.zip_file(lambda _: None),
+        },
         seeds.archives_hostile,
         (b"../", b"ustar"),
     ),
-    Kind("ball memories", seeds.memories, read_memory, {"*.safetensors": formats.safetensors_file, "*": formats.json_lines}),
+    Kind(
+        "ball memories",
+        seeds.memories,
+        read_memory,
+        {"*.safetensors": formats.safetensors_file, "*": formats.json_lines},
+    ),
     Kind(
         "soft labels",
         seeds.soft_label_folders,

@@ -172,11 +172,18 @@ CONFIG: dict[str, Any] = {
     "data": {"name": "digits", "split": "test", "size": 500, "sha256": "1" * 64},
     "inputs": {"every": 1, "start": 0, "stop": 4},
 }
-SESSION = {"started": "2024-01-01T00:00:00+00:00", "versions": {"torch": "2.4"}, "device": "cpu", "source": {"path": "m"}}
+SESSION = {
+    "started": "2024-01-01T00:00:00+00:00",
+    "versions": {"torch": "2.4"},
+    "device": "cpu",
+    "source": {"path": "m"},
+}
 
 
 def runs(work: Path) -> list[Files]:
-    routing = Routing(choice=1, radius=0.3, p_lower=0.9, n=1000, counts=(5, 5, 990), n0=100, selection=(1, 1, 98), core=1)
+    routing = Routing(
+        choice=1, radius=0.3, p_lower=0.9, n=1000, counts=(5, 5, 990), n0=100, selection=(1, 1, 98), core=1
+    )
     aces = {**CONFIG["procedure"], "name": "aces", "theta": 0.5}
     kinds: list[tuple[dict[str, Any], dict[str, Any]]] = [
         (CONFIG, {}),
@@ -274,8 +281,12 @@ def npz_hostile() -> list[Files]:
         np.savez(stream, x=objects, y=np.arange(2))
         found.append({"d.npz": stream.getvalue()})
     header = npy_bytes(np.zeros((1, 1), np.uint8))[:128].replace(b"(1, 1), }", b"(%d, 28, 28), }" % (BOMB // 784))
-    header = header[:-1].rstrip()[: 127].ljust(127) + b"\n"
-    return [*found, {"d.npz": zip_bomb("x.npy", BOMB, header)}, *({"d.npz": pickle.dumps(thing)} for thing in malicious())]
+    header = header[:-1].rstrip()[:127].ljust(127) + b"\n"
+    return [
+        *found,
+        {"d.npz": zip_bomb("x.npy", BOMB, header)},
+        *({"d.npz": pickle.dumps(thing)} for thing in malicious()),
+    ]
 
 
 def idx(work: Path) -> list[Files]:
@@ -331,7 +342,9 @@ def archives(work: Path) -> list[Files]:
     return [{**files, "outside.txt": b"left alone"} for files in found]
 
 
-def _member(name: str, data: bytes = b"", kind: bytes = tarfile.REGTYPE, link: str = "") -> tuple[tarfile.TarInfo, bytes]:
+def _member(
+    name: str, data: bytes = b"", kind: bytes = tarfile.REGTYPE, link: str = ""
+) -> tuple[tarfile.TarInfo, bytes]:
     member = tarfile.TarInfo(name)
     member.size, member.type, member.linkname = len(data), kind, link
     return member, data
@@ -362,7 +375,15 @@ def archives_hostile() -> list[Files]:
         [_member("/".join("x" * 900), b"1")],
     ]
     found = [packed_tar(members, form) for members in tars for form in (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT)]
-    names = ("../outside.txt", "/tmp/outside.txt", "..\\outside.txt", "C:\\outside.txt", "a/../../outside.txt", "a\0b", "")
+    names = (
+        "../outside.txt",
+        "/tmp/outside.txt",
+        "..\\outside.txt",
+        "C:\\outside.txt",
+        "a/../../outside.txt",
+        "a\0b",
+        "",
+    )
     zips = []
     for name in names:
         stream = io.BytesIO()
@@ -395,7 +416,10 @@ def memories(work: Path) -> list[Files]:
     memory.close()
     both = files_of(folder)
     journal = {name: data for name, data in both.items() if name.endswith(".journal")}
-    alone = {name: data.replace(b"[3, ", b"[0, ").replace(b"[4, ", b"[1, ").replace(b"[5, ", b"[2, ") for name, data in journal.items()}
+    alone = {
+        name: data.replace(b"[3, ", b"[0, ").replace(b"[4, ", b"[1, ").replace(b"[5, ", b"[2, ")
+        for name, data in journal.items()
+    }
     return [saved, both, alone]
 
 

@@ -120,7 +120,7 @@ def _natural(run: Run, table: pa.Table) -> int | None:
     """How many inputs PREDICT answers rightly, where a fixed number of votes of one classifier was kept."""
     if "clean_predict" in table.column_names:
         return _clean(table)
-    procedure = run.config.get("procedure", {})
+    procedure = run.settings.get("procedure", {})
     if procedure.get("name") != "cohen" or "alpha" not in procedure or {"sigma", "experts"} & run.config.keys():
         return None
     counts = table["counts"].to_pylist()

@@ -115,6 +115,9 @@ _PARSERS: dict[str, tuple[Callable[[str], Any], Any]] = {
     "min": (_number, pa.float64()),
     "max": (_number, pa.float64()),
 }
+LOG_TYPES = {name: kind for name, (_, kind) in _PARSERS.items()}
+"""The types of the columns of a log."""
+
 # The first kind whose columns are all there is the kind of the log.
 _NEEDED = {
     LogKind.CERTIFICATION: ("index", "label", "predict", "radius"),

@@ -64,7 +64,7 @@ def _by_number(runs: Sequence[Run]) -> dict[int, Run]:
     first = runs[0]
     shards: dict[int, Run] = {}
     for run in runs:
-        if run.config.get("inputs", {}).get("shard") is None:
+        if run.settings.get("inputs", {}).get("shard") is None:
             raise UsageError(f"{run.path} is no shard; merge unites runs certified with --shard.")
         other = differences(_comparable(first.config), _comparable(run.config))
         if other:
