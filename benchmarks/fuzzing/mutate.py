@@ -184,7 +184,7 @@ def _change_node(box: list[Any], pick: random.Random, values: Sequence[Any]) -> 
     elif way == 1 and isinstance(holder, dict):
         holder[pick.choice((str(key) + "x", "", "name", HOSTILE, str(key).upper()))] = holder.pop(key)
     elif way == 2 and isinstance(holder, list) and holder is not box:
-        holder[key:key] = [copy.deepcopy(old)] * pick.choice((1, 1, 3, 100))
+        holder[key:key] = [copy.deepcopy(old) for _ in range(pick.choice((1, 1, 3, 100)))]
     elif way == 3:
         other, place = pick.choice(places)
         holder[key] = copy.deepcopy(other[place]) if holder is not box else old
@@ -194,9 +194,9 @@ def _change_node(box: list[Any], pick: random.Random, values: Sequence[Any]) -> 
         text = change_bytes(old.encode("utf-8", "surrogatepass"), pick).decode("utf-8", "replace")
         holder[key] = pick.choice((text, old.upper(), old + old, [old]))
     elif way == 6 and isinstance(old, dict):
-        old[pick.choice(("x", "", "__class__", "format", HOSTILE))] = pick.choice(values)
+        old[pick.choice(("x", "", "__class__", "format", HOSTILE))] = copy.deepcopy(pick.choice(values))
     else:
-        holder[key] = pick.choice(values)
+        holder[key] = copy.deepcopy(pick.choice(values))  # so that no later change reaches the values themselves
 
 
 def json_text(value: Any, **settings: Any) -> str:

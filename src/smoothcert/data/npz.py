@@ -53,8 +53,12 @@ def load_npz(path: Path, split: str) -> ArrayDataset:
     if names.ndim != 1 or names.dtype.kind != "U":
         raise DataError(f"{path} has class_names that are no list of text; store one string for each class.")
     check_labels(labels, len(names), path)
+    try:
+        class_names = names.tolist()
+    except (SystemError, ValueError) as error:  # numbers that are no letters
+        raise DataError(f"{path} has class_names that are no text ({error}); store one string for each.") from error
     scale = 255.0 if images.dtype == np.uint8 else 1.0
-    return ArrayDataset(images, labels, name=path.stem, split=split, class_names=names.tolist(), scale=scale)
+    return ArrayDataset(images, labels, name=path.stem, split=split, class_names=class_names, scale=scale)
 
 
 def _read(path: Path) -> dict[str, NDArray[Any]]:

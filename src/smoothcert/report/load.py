@@ -130,7 +130,8 @@ def _natural(run: Run, table: pa.Table) -> int | None:
 
 
 def _clean(table: pa.Table) -> int | None:
-    if "clean_predict" not in table.column_names or table["clean_predict"].null_count:
+    columns = ("clean_predict", "label")
+    if any(name not in table.column_names or table[name].null_count for name in columns):
         return None
     return int((table["clean_predict"].to_numpy() == table["label"].to_numpy()).sum())
 
