@@ -68,7 +68,7 @@ def show(tallies: dict[str, Tally], seed: int, seconds: float) -> int:
     for name, tally in tallies.items():
         refused = ", ".join(f"{kind} {count}" for kind, count in tally.refused.most_common())
         failures = [str(tally.sorts[sort]) for sort in FAILURES]
-        spent = [f"{tally.seconds:.0f}", f"{tally.slowest:.1f} s"]
+        spent = [f"{tally.seconds:.0f}", f"{tally.slowest[0]:.1f} s (case {tally.slowest[1]})"]
         table.add_row(name, str(tally.cases), str(tally.sorts["accepted"]), refused, *failures, *spent)
     Console(width=max(150, Console().width) if not sys.stdout.isatty() else None).print(table)
     failed = 0

@@ -135,6 +135,8 @@ class Watch:
             "os.posix_spawn",
             "os.spawn",
             "os.fork",
+            "os.symlink",  # no reader of ours makes any, and without them the name of a file tells where it is
+            "os.link",
             "os.forkpty",
             "os.startfile",
             "os.putenv",
@@ -154,12 +156,11 @@ class Watch:
         "os.rename": (0, 1),
         "os.rmdir": (0,),
         "os.mkdir": (0,),
-        "os.symlink": (1,),
-        "os.link": (1,),
         "os.chmod": (0,),
         "os.truncate": (0,),
         "shutil.rmtree": (0,),
     }
+    COMPILERS = ("typing.py", "dataclasses.py", os.path.join("collections", "__init__.py"))
     WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
     def __init__(self) -> None:
@@ -188,9 +189,9 @@ class Watch:
             if str(arguments[0]).partition(".")[0] not in sys.modules:
                 self.seen.append(f"import {arguments[0]}")
         elif event == "compile":
-            # Type hints are kept as text, which typing compiles; text of a file would be compiled by somebody else.
-            typing = sys._getframe(1).f_code.co_filename.endswith("typing.py")
-            if arguments[1] in ("<string>", b"<string>") and arguments[0] is not None and not typing:
+            # Type hints and named tuples are compiled from text; text of a file would be compiled by somebody else.
+            library = sys._getframe(1).f_code.co_filename.endswith(self.COMPILERS)
+            if arguments[1] in ("<string>", b"<string>") and arguments[0] is not None and not library:
                 self.seen.append(f"compile {arguments[0]!r}"[:200])
         elif event in self.PATHS and not (
             isinstance(arguments[-1], int) and arguments[-1] >= 0 and event != "os.chmod"
@@ -201,8 +202,7 @@ class Watch:
     def _inside(self, path: Any) -> bool:
         if isinstance(path, int) or self.folder is None:
             return True
-        text = os.path.abspath(os.fsdecode(path))
-        place = os.path.join(os.path.realpath(os.path.dirname(text)), os.path.basename(text))
+        place = os.path.abspath(os.fsdecode(path))
         return place == os.devnull or place == self.folder or place.startswith(self.folder + os.sep)
 
 
@@ -311,13 +311,13 @@ class Tally:
     refused: Counter[str] = field(default_factory=Counter)
     failures: dict[tuple[str, str, str], list[int]] = field(default_factory=dict)
     seconds: float = 0.0
-    slowest: float = 0.0
+    slowest: tuple[float, int] = (0.0, 0)
 
     def add(self, verdict: Verdict) -> None:
         self.cases += 1
         self.sorts[verdict.sort] += 1
         self.seconds += verdict.seconds
-        self.slowest = max(self.slowest, verdict.seconds)
+        self.slowest = max(self.slowest, (verdict.seconds, verdict.case))
         if verdict.sort == "refused":
             self.refused[verdict.what] += 1
         elif verdict.sort != "accepted":

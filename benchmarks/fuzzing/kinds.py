@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from fuzzing import formats, seeds
+from fuzzing import formats, hostile, seeds
 from fuzzing.harness import Escaped, Kind
 from smoothcert import data
 from smoothcert.certify.memory import Memory
@@ -184,7 +184,7 @@ KINDS = (
         seeds.foreign,
         read_foreign,
         {"*": formats.zip_file(lambda name: formats.pickled if name.endswith("data.pkl") else None)},
-        seeds.foreign_hostile,
+        hostile.foreign_hostile,
         _PICKLE,
     ),
     Kind("logs", seeds.logs, read_log_file, {"*": formats.text_table}, share=0.7),
@@ -198,7 +198,7 @@ KINDS = (
         seeds.images,
         read_images,
         {"*.png": formats.png_file, "*.jpg": formats.jpeg_file},
-        seeds.image_bombs,
+        hostile.image_bombs,
         (b"%!PS-Adobe", b"IHDR", b"Exif\0\0"),
     ),
     Kind(
@@ -206,7 +206,7 @@ KINDS = (
         seeds.npz,
         read_npz,
         {"*": formats.zip_file(lambda name: formats.npy_file)},
-        seeds.npz_hostile,
+        hostile.npz_hostile,
         (b"|O", b"'shape': (", b"<U"),
     ),
     Kind(
@@ -214,15 +214,15 @@ KINDS = (
         seeds.idx,
         read_named("mnist"),
         {"*.gz": formats.gzip_file(formats.big_endian), "*": formats.big_endian},
-        seeds.idx_bombs,
+        hostile.idx_bombs,
     ),
-    Kind("CIFAR files", seeds.cifar, read_named("cifar10"), {}, seeds.cifar_hostile, _PICKLE),
+    Kind("CIFAR files", seeds.cifar, read_named("cifar10"), {}, hostile.cifar_hostile, _PICKLE),
     Kind(
         "published corruptions",
         seeds.published,
         read_published,
         {"*": formats.npy_file},
-        seeds.published_hostile,
+        hostile.published_hostile,
         (b"|O",),
     ),
     Kind(
@@ -234,7 +234,7 @@ KINDS = (
             "*.tar": formats.tar_file,
             "*.zip": formats.zip_file(lambda _: None),
         },
-        seeds.archives_hostile,
+        hostile.archives_hostile,
         (b"../", b"ustar"),
     ),
     Kind(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import os
 import pickle
 import struct
 import tarfile
@@ -16,7 +15,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from fuzzing.formats import gzip_bomb, npy_bytes, zip_bomb
+from fuzzing.formats import npy_bytes
 from fuzzing.harness import Files
 from smoothcert import Certificate, Gaussian, Guarantee, Norm
 from smoothcert.certify.memory import Memory
@@ -27,31 +26,6 @@ from smoothcert.training.recipes import load_recipe, recipe_to_yaml
 from smoothcert.training.resume import Progress, save_progress
 from smoothcert.training.soft_labels import soft_labels
 from smoothcert.types import Outcome, Routing
-
-BOMB = 3 << 29
-"""The size of what a bomb unpacks to: half as much again as a case may take."""
-
-
-class Payload:
-    """What a malicious pickle asks for when it is loaded."""
-
-    def __init__(self, call: Any, *arguments: Any) -> None:
-        self.call, self.arguments = call, arguments
-
-    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
-        return self.call, self.arguments
-
-
-def malicious() -> list[object]:
-    """Objects whose pickles run code when loaded."""
-    return [
-        Payload(os.system, "true"),
-        Payload(eval, "__import__('os').getcwd()"),
-        Payload(exec, "open('/tmp/owned', 'w')"),
-        Payload(getattr, Payload(__import__, "os"), "environ"),
-        {"state_dict": {"w": Payload(os.system, "true")}},
-        [Payload(io.open, "owned", "w")],
-    ]
 
 
 def files_of(folder: Path) -> Files:
@@ -93,16 +67,10 @@ def foreign(work: Path) -> list[Files]:
         {"arch": "digits-cnn", "state_dict": front | {f"1.module.{name}": value for name, value in state.items()}},
         {"arch": "digits-cnn", "net": dict(state), "optimizer": {"lr": 0.1, "betas": (0.9, 0.99), "groups": [1, None]}},
     ]
-    return [{"m.pth.tar": _saved(content, new)} for content in contents for new in (True, False)]
+    return [{"m.pth.tar": saved(content, new)} for content in contents for new in (True, False)]
 
 
-def foreign_hostile() -> list[Files]:
-    saved = [_saved(thing, new) for thing in malicious() for new in (True, False)]
-    plain = [pickle.dumps(thing, protocol) for thing in malicious() for protocol in (2, 4)]
-    return [{"m.pth.tar": data} for data in (*saved, *plain, zip_bomb("archive/data.pkl", BOMB))]
-
-
-def _saved(content: object, new: bool) -> bytes:
+def saved(content: object, new: bool) -> bytes:
     stream = io.BytesIO()
     torch.save(content, stream, _use_new_zipfile_serialization=new)
     return stream.getvalue()
@@ -244,17 +212,6 @@ def images(work: Path) -> list[Files]:
     return found
 
 
-def image_bombs() -> list[Files]:
-    """Sizes that claim too much, thin strips that grow when resized, and a program that calls itself an image."""
-    found: list[Files] = []
-    for mode, size in (("L", (1, 60_000)), ("1", (13_000, 13_000)), ("1", (9_400, 9_400)), ("L", (60_000, 1))):
-        stream = io.BytesIO()
-        Image.new(mode, size).save(stream, "png")
-        found.append({"class/x.png": stream.getvalue()})
-    script = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n(x) run\n%%EOF\n"
-    return [*found, {"class/x.png": script}, {"class/x.jpg": b"%PDF-1.4\n"}]
-
-
 def npz(work: Path) -> list[Files]:
     pick = np.random.default_rng(0)
     x = pick.integers(0, 256, (4, 5, 5, 3), dtype=np.uint8)
@@ -272,35 +229,11 @@ def npz(work: Path) -> list[Files]:
     return found
 
 
-def npz_hostile() -> list[Files]:
-    found = []
-    for thing in malicious():
-        stream = io.BytesIO()
-        objects = np.empty(2, dtype=object)
-        objects[:] = [thing, thing]
-        np.savez(stream, x=objects, y=np.arange(2))
-        found.append({"d.npz": stream.getvalue()})
-    header = npy_bytes(np.zeros((1, 1), np.uint8))[:128].replace(b"(1, 1), }", b"(%d, 28, 28), }" % (BOMB // 784))
-    header = header[:-1].rstrip()[:127].ljust(127) + b"\n"
-    return [
-        *found,
-        {"d.npz": zip_bomb("x.npy", BOMB, header)},
-        *({"d.npz": pickle.dumps(thing)} for thing in malicious()),
-    ]
-
-
 def idx(work: Path) -> list[Files]:
     images = struct.pack(">4I", 0x803, 3, 28, 28) + bytes(range(256)) * 9 + bytes(48)
     labels = struct.pack(">2I", 0x801, 3) + bytes([0, 5, 9])
     plain = {"mnist/t10k-images-idx3-ubyte": images, "mnist/t10k-labels-idx1-ubyte": labels}
     return [plain, {f"{name}.gz": gzip.compress(data, mtime=0) for name, data in plain.items()}]
-
-
-def idx_bombs() -> list[Files]:
-    count = BOMB // 784
-    (_, labels) = idx(Path())[1].items()
-    claims = struct.pack(">4I", 0x803, count, 28, 28)
-    return [{"mnist/t10k-images-idx3-ubyte.gz": gzip_bomb(BOMB, claims), labels[0]: labels[1]}]
 
 
 def cifar(work: Path) -> list[Files]:
@@ -311,24 +244,10 @@ def cifar(work: Path) -> list[Files]:
     return [{"cifar10/test_batch.bin": record * 2}, *pickles]
 
 
-def cifar_hostile() -> list[Files]:
-    return [{"cifar10/test_batch": pickle.dumps(thing, protocol)} for thing in malicious() for protocol in (0, 2, 4)]
-
-
 def published(work: Path) -> list[Files]:
     images = np.random.default_rng(0).integers(0, 256, (10, 32, 32, 3), dtype=np.uint8)
     labels = np.tile(np.arange(2, dtype=np.uint8), 5)
     return [{"cifar10-c/fog.npy": npy_bytes(images), "cifar10-c/labels.npy": npy_bytes(labels)}]
-
-
-def published_hostile() -> list[Files]:
-    (good,) = published(Path())
-    arrays = []
-    for thing in malicious():
-        objects = np.empty(10, dtype=object)
-        objects[:] = [thing] * 10
-        arrays.append(npy_bytes(objects, allow_pickle=True))
-    return [{**good, "cifar10-c/labels.npy": data} for data in (*arrays, *map(pickle.dumps, malicious()))]
 
 
 def archives(work: Path) -> list[Files]:
@@ -337,12 +256,12 @@ def archives(work: Path) -> list[Files]:
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in members.items():
             archive.writestr(zipfile.ZipInfo(name), data)
-    tar = packed_tar([_member(name, data) for name, data in members.items()])
+    tar = packed_tar([tar_member(name, data) for name, data in members.items()])
     found: list[Files] = [{"x.zip": stream.getvalue()}, {"x.tar": tar}, {"x.tar.gz": gzip.compress(tar, mtime=0)}]
     return [{**files, "outside.txt": b"left alone"} for files in found]
 
 
-def _member(
+def tar_member(
     name: str, data: bytes = b"", kind: bytes = tarfile.REGTYPE, link: str = ""
 ) -> tuple[tarfile.TarInfo, bytes]:
     member = tarfile.TarInfo(name)
@@ -357,49 +276,6 @@ def packed_tar(members: list[tuple[tarfile.TarInfo, bytes]], form: int = tarfile
         for member, data in members:
             archive.addfile(member, io.BytesIO(data))
     return stream.getvalue()
-
-
-def archives_hostile() -> list[Files]:
-    """Links, devices, names that leave, a name twice, a link followed by a file through it, and bombs."""
-    tars = [
-        [_member("../outside.txt", b"x")],
-        [_member("/tmp/outside.txt", b"x")],
-        [_member("a/../../outside.txt", b"x")],
-        [_member("s", kind=tarfile.SYMTYPE, link=".."), _member("s/outside.txt", b"x")],
-        [_member("h", kind=tarfile.LNKTYPE, link="../outside.txt"), _member("h", b"x")],
-        [_member("d", kind=tarfile.CHRTYPE)],
-        [_member("f", kind=tarfile.FIFOTYPE)],
-        [_member("a", b"1"), _member("a", b"2")],
-        [_member("a", b"1"), _member("a/b", b"2")],
-        [_member("x" * 3000, b"1")],
-        [_member("/".join("x" * 900), b"1")],
-    ]
-    found = [packed_tar(members, form) for members in tars for form in (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT)]
-    names = (
-        "../outside.txt",
-        "/tmp/outside.txt",
-        "..\\outside.txt",
-        "C:\\outside.txt",
-        "a/../../outside.txt",
-        "a\0b",
-        "",
-    )
-    zips = []
-    for name in names:
-        stream = io.BytesIO()
-        with zipfile.ZipFile(stream, "w") as archive:
-            archive.writestr(zipfile.ZipInfo("n" * len(name) or "n"), b"x")
-        zips.append(stream.getvalue().replace(b"n" * len(name), name.encode()) if name else stream.getvalue())
-    claim = tarfile.TarInfo("bomb")
-    claim.size = BOMB
-    long_name = tarfile.TarInfo("././@LongLink")
-    long_name.size, long_name.type = BOMB, tarfile.GNUTYPE_LONGNAME
-    bombs = [gzip_bomb(BOMB, header.tobuf(tarfile.GNU_FORMAT)) for header in (claim, long_name)]
-    packed: list[Files] = [{"x.tar": data} for data in found]
-    packed += [{"x.tar.gz": gzip.compress(data, mtime=0)} for data in found]
-    packed += [{"x.zip": data} for data in (*zips, zip_bomb("bomb", BOMB))]
-    packed += [{"x.tar.gz": data} for data in bombs]
-    return [{**files, "outside.txt": b"left alone"} for files in packed]
 
 
 def memories(work: Path) -> list[Files]:

@@ -362,7 +362,7 @@ class Memory:
                 self._append_checked(x, label, radius)
 
     def _append_checked(self, x: NDArray[Any], label: int, radius: float) -> None:
-        if label < 0 or not 0 <= radius < math.inf or not _square(x) < 1e300:
+        if not 0 <= label < 2**63 or not 0 <= radius < math.inf or not _square(x) < 1e300:
             raise ValueError("a ball has no class, radius or centre")
         self._append(x, label, radius)
 

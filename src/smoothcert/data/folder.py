@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -84,7 +85,8 @@ def read_image(path: Path, cut: Callable[[Image.Image], Image.Image] | None = No
         DataError: If the file is no readable image.
     """
     try:
-        with Image.open(path, formats=FORMATS) as file:
+        content = io.BytesIO(path.read_bytes())  # of which a decoder can ask no more than there is
+        with Image.open(content, formats=FORMATS) as file:
             _check_size(file)
             image = (cut or _center_crop)(file.convert("RGB"))
     except Exception as error:  # the decoders raise many kinds of errors on damaged files
