@@ -70,7 +70,7 @@ def show(tallies: dict[str, Tally], seed: int, seconds: float) -> int:
         failures = [str(tally.sorts[sort]) for sort in FAILURES]
         spent = [f"{tally.seconds:.0f}", f"{tally.slowest[0]:.1f} s (case {tally.slowest[1]})"]
         table.add_row(name, str(tally.cases), str(tally.sorts["accepted"]), refused, *failures, *spent)
-    Console(width=max(150, Console().width) if not sys.stdout.isatty() else None).print(table)
+    Console(width=max(170, Console().width) if not sys.stdout.isatty() else None).print(table)
     failed = 0
     for name, tally in tallies.items():
         for (sort, what, where), cases in sorted(tally.failures.items()):
