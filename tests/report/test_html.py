@@ -336,6 +336,15 @@ def test_strange_configurations_do_not_stop_a_report(tmp_path, digits_runs):
     assert group["images"] is None
 
 
+@pytest.mark.parametrize("noise", [{"name": ["gaussian"]}, {"name": "gaussian", "sigma": float("nan")}, {"name": None}])
+def test_a_noise_that_cannot_be_drawn_is_not(tmp_path, digits_runs, noise):
+    table = load_run(digits_runs / "small").table()
+    config = {"kind": "certification", "noise": noise, "procedure": {"name": "cohen"}, "experts": [7]}
+    path = write_run(tmp_path / "strange", table, config, {}).path
+    (group,) = payload(report_html([path]))["groups"]
+    assert group["runs"][0]["noise"] is None
+
+
 def test_certified_sets_of_the_page_agree_with_the_table(digits_runs):
     """The page compares whole numbers; they must select the inputs that the table counts."""
     (group,) = payload(report_html([digits_runs], radii=[0, 0.05, 0.1, 0.2]))["groups"]
