@@ -124,6 +124,8 @@ def main() -> None:
             def done(verdict: Verdict) -> None:
                 nonlocal counted
                 counted += 1
+                if verdict.sort in FAILURES:
+                    bar.console.print(f"{verdict.kind}, case {verdict.case}: {verdict.sort}", highlight=False)
                 bar.update(task, advance=1, description=verdict.kind, refresh=counted % 200 == 0)
 
             tallies = run_cases(

@@ -26,7 +26,8 @@ from smoothcert.report.page_data import group_payload
 from smoothcert.report.page_groups import groups
 from smoothcert.report.page_sources import load_sources
 from smoothcert.report.tables import accuracy_table, render
-from smoothcert.store import LogKind, load_run, open_run, read_log
+from smoothcert.store import LogKind, load_run, merge_runs, open_run, read_log
+from smoothcert.store.copies import noisy_copies
 from smoothcert.store.selection import best_of, certifiable
 from smoothcert.training.recipes import load_recipe, recipe_to_yaml
 from smoothcert.training.resume import load_progress
@@ -80,12 +81,21 @@ def read_run(folder: Path) -> None:
         with suppress(UsageError):  # most kinds of runs cannot be
             run_outcomes(run, n=100)
 
+    def united() -> None:
+        with suppress(UsageError):  # most are no shards
+            merge_runs([folder], folder / "united")
+
+    def copied() -> None:
+        with suppress(UsageError):  # an imported log was answered without noise
+            for row in run.rows()[:1]:
+                noisy_copies(run, row, torch.zeros(1, 2, 2), 2)
+
     def resumed() -> None:
         with open_run(folder, run.config, seeds.SESSION) as writer:
             writer.seal()
 
     refused: SmoothcertError | None = None
-    for use in (run.rows, tables, recomputed, lambda: show([folder]), resumed):
+    for use in (run.rows, tables, recomputed, lambda: show([folder]), united, copied, resumed):
         try:
             use()
         except SmoothcertError as error:

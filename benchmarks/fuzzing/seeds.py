@@ -20,6 +20,7 @@ from fuzzing.harness import Files
 from smoothcert import Certificate, Gaussian, Guarantee, Norm
 from smoothcert.certify.memory import Memory
 from smoothcert.models import CheckpointInfo, build, build_denoiser, save_checkpoint
+from smoothcert.sampling import BLOCK
 from smoothcert.store import read_log, write_run
 from smoothcert.store.run import Row, certificate_row, open_run
 from smoothcert.training.recipes import load_recipe, recipe_to_yaml
@@ -131,7 +132,7 @@ CONFIG: dict[str, Any] = {
     "kind": "certification",
     "procedure": {"name": "cohen", "n0": 100, "n": 1000, "alpha": 0.001, "norm": "l2"},
     "noise": {"name": "gaussian", "sigma": 0.5},
-    "stream": {"block": 1000, "device": "cpu"},
+    "stream": {"block": BLOCK, "device": "cpu"},
     "seed": 0,
     "model": {"class": "DigitsCNN", "sha256": "0" * 64},
     "precision": "float32",
@@ -160,6 +161,7 @@ def runs(work: Path) -> list[Files]:
             {**CONFIG, "procedure": {"name": "anytime", "radius": 0.25, "alpha": 0.001, "beta": 0.01, "n_max": 1000}},
             {"decisions": {0.25: Outcome.CERTIFIED}, "checkpoints": {}},
         ),
+        ({**CONFIG, "inputs": {"every": 1, "start": 0, "stop": 4, "shard": [1, 1]}}, {}),
     ]
     found = []
     for number, (config, changes) in enumerate(kinds):

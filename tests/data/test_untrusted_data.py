@@ -256,5 +256,18 @@ def test_a_name_twice_is_the_last_of_its_files(tmp_path):
     assert (tmp_path / "folder" / "a").read_bytes() == b"22"
 
 
+def test_a_compressed_archive_is_not_read_from_its_start_for_every_member(tmp_path, monkeypatch):
+    """Members of whole blocks end where the next header begins, one byte before which tarfile steps back."""
+    rewinds = []
+    real = gzip._GzipReader._rewind
+    monkeypatch.setattr(gzip._GzipReader, "_rewind", lambda self: (rewinds.append(1), real(self)))
+    members = [(tarfile.TarInfo(f"a{number}"), bytes(65_536)) for number in range(20)]
+    (tmp_path / "a.tar.gz").write_bytes(gzip.compress(tar(*members)))
+    (tmp_path / "folder").mkdir()
+    unpack(tmp_path / "a.tar.gz", tmp_path / "folder")
+    assert len(list((tmp_path / "folder").iterdir())) == 20
+    assert len(rewinds) <= 2
+
+
 def test_a_file_that_is_a_folder_too(tmp_path):
     refused(tmp_path, "a.tar", tar((tarfile.TarInfo("a"), b"1"), (tarfile.TarInfo("a/b"), b"2")), "cannot be unpacked")

@@ -7,14 +7,18 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+import torch
 
 from smoothcert.report.load import run_outcomes
 from smoothcert.report.origins import origin_of
-from smoothcert.store import info, load_run, open_run, pending, write_run
+from smoothcert.report.tables import default_radii
+from smoothcert.sampling import BLOCK
+from smoothcert.store import info, load_run, merge_runs, open_run, pending, write_run
+from smoothcert.store.copies import noisy_copies
 from smoothcert.store.parts import read_part, write_part
 from smoothcert.store.run import SCHEMA
 from smoothcert.store.selection import best_of, certifiable
-from smoothcert.types import RunError
+from smoothcert.types import RunError, UsageError
 
 CONFIG = {
     "kind": "certification",
@@ -209,8 +213,61 @@ def test_rows_that_keep_no_votes_for_a_selector(tmp_path, changes):
             use()
 
 
+@pytest.mark.parametrize(
+    ("changes", "index"),
+    [
+        ({"seed": -1}, 0),
+        ({"seed": 2**64}, 0),
+        ({"seed": None}, 0),
+        ({}, -1),
+        ({"stream": {}}, 0),
+        ({"stream": 7}, 0),
+        ({"experts": [7]}, 0),
+    ],
+)
+def test_noisy_copies_that_cannot_be_drawn_again(tmp_path, changes, index):
+    config = {**CONFIG, "stream": {"block": BLOCK, "device": "cpu"}, **changes}
+    run = load_run(written(tmp_path / "run", config, index=index))
+    with pytest.raises(RunError):
+        noisy_copies(run, run.rows()[0], torch.zeros(2, 2), 3)
+
+
+@pytest.mark.parametrize("stream", [{"block": BLOCK}, {"block": BLOCK, "device": "moon"}])
+def test_noisy_copies_of_no_device(tmp_path, stream):
+    run = load_run(written(tmp_path / "run", {**CONFIG, "stream": stream}))
+    with pytest.raises(UsageError, match="which is not here"):
+        noisy_copies(run, run.rows()[0], torch.zeros(2, 2), 3)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"inputs": {"shard": [1, 1]}, "data": {"size": 1}},
+        {"inputs": {"every": 1, "start": 0, "stop": None, "shard": [1, 1], "x": 1}, "data": {"size": 1}},
+        {"inputs": {"every": 1, "start": 0, "stop": None, "shard": [1, 1]}},
+    ],
+)
+def test_shards_that_do_not_tell_their_inputs(tmp_path, changes):
+    path = written(tmp_path / "run", {**CONFIG, **changes})
+    with pytest.raises(RunError, match="does not tell its inputs"):
+        merge_runs([path], tmp_path / "united")
+
+
+@pytest.mark.parametrize("sessions", [7, [7], None])
+def test_shards_with_strange_sessions_are_united(tmp_path, sessions):
+    inputs = {"every": 1, "start": 0, "stop": None, "shard": [1, 1]}
+    path = written(tmp_path / "run", {**CONFIG, "inputs": inputs, "data": {"size": 1}})
+    sealed(path, sessions=sessions)
+    assert len(merge_runs([path], tmp_path / "united").table()) == 1
+
+
+def test_radii_beyond_all_measure_have_a_table(tmp_path):
+    run = load_run(written(tmp_path / "run", radius=1e308))
+    assert len(default_radii([run_outcomes(run)])) <= 12
+
+
 def test_clean_answers_without_labels(tmp_path):
     table = pa.table({"index": [0], "predict": [1], "radius": [0.5], "clean_predict": [1]})
     run = write_run(tmp_path / "run", table, {"kind": "imported certification"}, {})
-    with pytest.raises(Exception, match="has no label"):
+    with pytest.raises(UsageError, match="has no label"):
         run_outcomes(run)

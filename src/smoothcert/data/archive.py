@@ -93,10 +93,11 @@ def _extract_tar(archive: Path, folder: str) -> None:
             _check(member.name, archive, plain=member.isfile() or member.isdir())
             limit -= max(member.size, 0) + tarfile.BLOCKSIZE
             _check_limit(limit, archive)
-            if hasattr(tarfile, "data_filter"):
-                tar.extract(member, folder, filter="data")
-            else:
-                tar.extract(member, folder)
+        # Not while they are listed: a step back to a header would unpack a compressed file from its start, every time.
+        if hasattr(tarfile, "data_filter"):
+            tar.extractall(folder, filter="data")
+        else:
+            tar.extractall(folder)
 
 
 def _extract_zip(archive: Path, folder: str) -> None:

@@ -51,7 +51,7 @@ def merge_runs(runs: Sequence[str | os.PathLike[str]], output: str | os.PathLike
     sessions = [
         {"shard": run.config["inputs"]["shard"], **session}
         for _, run in sorted(shards.items())
-        for session in run.info["sessions"]
+        for session in _sessions(run)
     ]
     table = pa.concat_tables(tables, promote_options="default").sort_by("index")
     return write_run(folder, table, whole, sessions)
@@ -66,6 +66,10 @@ def _by_number(runs: Sequence[Run]) -> dict[int, Run]:
     for run in runs:
         if run.settings.get("inputs", {}).get("shard") is None:
             raise UsageError(f"{run.path} is no shard; merge unites runs certified with --shard.")
+        if run.settings["inputs"].keys() != {"every", "start", "stop", "shard"} or "size" not in run.settings.get(
+            "data", {}
+        ):
+            raise RunError(f"{run.path / 'run.json'} is damaged: it does not tell its inputs; restore it.")
         other = differences(_comparable(first.config), _comparable(run.config))
         if other:
             raise RunError(
@@ -102,6 +106,12 @@ def _refuse_incomplete(run: Run, found: Sequence[int], number: int) -> None:
             f"{run.path} is unfinished: {len(lacking)} of its {len(own)} inputs are missing ({named}); run its certify "
             "command again to finish it."
         )
+
+
+def _sessions(run: Run) -> list[Mapping[str, Any]]:
+    """The sessions of a run, as far as they are told as we tell them."""
+    sessions = run.info.get("sessions")
+    return [each for each in sessions if isinstance(each, Mapping)] if isinstance(sessions, list) else []
 
 
 def _unsharded(config: Mapping[str, Any]) -> dict[str, Any]:

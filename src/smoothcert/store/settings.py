@@ -64,7 +64,7 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "sigma": (_group, "a group of settings"),
     "stream": (_group, "a group of settings"),
     "stream.device": (_text, "text"),
-    "seed": (_whole, "a whole number"),
+    "seed": (_place, "a whole number from 0 up"),
     "num_classes": (_count, "a number of classes"),
     "data": (_group, "a group of settings"),
     "data.name": (_text, "text"),
