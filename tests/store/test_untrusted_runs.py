@@ -261,8 +261,11 @@ def test_shards_with_strange_sessions_are_united(tmp_path, sessions):
     assert len(merge_runs([path], tmp_path / "united").table()) == 1
 
 
-def test_radii_beyond_all_measure_have_a_table(tmp_path):
-    run = load_run(written(tmp_path / "run", radius=1e308))
+def test_radii_beyond_all_measure(tmp_path):
+    """Which no table has room for."""
+    with pytest.raises(RunError, match=r"radii must be below 1e\+15, but input 0 has 1e\+308"):
+        run_outcomes(load_run(written(tmp_path / "run", radius=1e308)))
+    run = load_run(written(tmp_path / "long", radius=9e14))
     assert len(default_radii([run_outcomes(run)])) <= 12
 
 
