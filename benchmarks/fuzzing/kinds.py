@@ -28,6 +28,7 @@ from smoothcert.report.page_sources import load_sources
 from smoothcert.report.tables import accuracy_table, render
 from smoothcert.store import LogKind, load_run, merge_runs, open_run, read_log
 from smoothcert.store.copies import noisy_copies
+from smoothcert.store.rows import Row
 from smoothcert.store.selection import best_of, certifiable
 from smoothcert.training.recipes import load_recipe, recipe_to_yaml
 from smoothcert.training.resume import load_progress
@@ -73,6 +74,10 @@ def show(paths: list[Path]) -> None:
 def read_run(folder: Path) -> None:
     """Look at a run in every way; one refusal does not keep the others from being tried."""
     run = load_run(folder)
+    rows: list[Row] = []
+
+    def listed() -> None:
+        rows.extend(run.rows())
 
     def tables() -> None:
         render(accuracy_table([run_outcomes(run)]), "md", intervals=True)
@@ -87,7 +92,7 @@ def read_run(folder: Path) -> None:
 
     def copied() -> None:
         with suppress(UsageError):  # an imported log was answered without noise
-            for row in run.rows()[:1]:
+            for row in rows[:1]:
                 noisy_copies(run, row, torch.zeros(1, 2, 2), 2)
 
     def resumed() -> None:
@@ -95,7 +100,7 @@ def read_run(folder: Path) -> None:
             writer.seal()
 
     refused: SmoothcertError | None = None
-    for use in (run.rows, tables, recomputed, lambda: show([folder]), united, copied, resumed):
+    for use in (listed, tables, recomputed, lambda: show([folder]), united, copied, resumed):
         try:
             use()
         except SmoothcertError as error:

@@ -261,6 +261,16 @@ def test_shards_with_strange_sessions_are_united(tmp_path, sessions):
     assert len(merge_runs([path], tmp_path / "united").table()) == 1
 
 
+def test_shards_and_inputs_beyond_number(tmp_path):
+    inputs = {"every": 1, "start": 0, "stop": None}
+    many = written(tmp_path / "a", {**CONFIG, "inputs": {**inputs, "shard": [1, 2**62]}, "data": {"size": 1}})
+    with pytest.raises(RunError, match=rf"shards 2/{2**62}, .*, … are missing"):
+        merge_runs([many], tmp_path / "united")
+    large = written(tmp_path / "b", {**CONFIG, "inputs": {**inputs, "shard": [1, 1]}, "data": {"size": 2**62}})
+    with pytest.raises(RunError, match=rf"{2**62 - 1} of its {2**62} inputs are missing \(1, 2, 3, 4, 5, …\)"):
+        merge_runs([large], tmp_path / "united")
+
+
 def test_radii_beyond_all_measure(tmp_path):
     """Which no table has room for."""
     with pytest.raises(RunError, match=r"radii must be below 1e\+15, but input 0 has 1e\+308"):
