@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test lint soundness faults bench bench-training clean
+.PHONY: demo test lint soundness faults fuzz bench bench-training clean
 
 demo: $(VENV)/.core
 	$(BIN)/smoothcert demo
@@ -22,6 +22,9 @@ soundness: $(VENV)/.dev
 
 faults: $(VENV)/.dev
 	$(BIN)/python benchmarks/faults.py
+
+fuzz: $(VENV)/.core
+	$(BIN)/python benchmarks/fuzz.py
 
 bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/samples.py

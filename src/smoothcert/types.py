@@ -16,6 +16,10 @@ CORE, CERTIFIER = 0, 1
 """What the selector of ACES chooses between: an accurate model without a guarantee, and a smoothed one."""
 
 
+LARGEST_RADIUS = 1e15
+"""What no radius exceeds; a larger one in a file is damage, and too long for tables."""
+
+
 class Norm(str, Enum):
     """The norm in which a radius is measured."""
 

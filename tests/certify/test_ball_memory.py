@@ -296,6 +296,20 @@ def test_refuses_files_that_are_missing_damaged_or_in_use(tmp_path):
         Memory(tmp_path / "file" / "balls.safetensors")
 
 
+@pytest.mark.parametrize("line", ["[" * 20_000 + "]" * 20_000, f'[0, {2**64}, 0.5, "AAAAAAAAAAA="]', "{}", "7"])
+def test_journals_that_no_memory_writes(tmp_path, line):
+    path = tmp_path / "balls.safetensors"
+    memory = Memory(path)
+    memory.admit(point(0, 0), 1, 0.5)
+    memory.close()
+    journal = path.with_name(f"{path.name}.journal")
+    head = journal.read_text().splitlines()[0]
+    for damaged in (f"{head}\n{line}\n", f"{line}\n"):
+        journal.write_text(damaged)
+        with pytest.raises(RunError, match="damaged"):
+            Memory(path)
+
+
 def test_an_answer_that_cannot_be_written_is_not_given(tmp_path, monkeypatch):
     memory = Memory(tmp_path / "balls.safetensors")
     memory.admit(point(0, 0), 1, 0.5)

@@ -75,6 +75,8 @@ class TestDamage:
             ("{}", r"wrong metadata \(architecture\): Field required"),
             ({"num_classes": "many"}, r"wrong metadata \(num_classes\)"),
             ({"num_classes": 1}, "num_classes must be at least 2"),
+            ({"num_classes": 2**63}, "num_classes must be at most 1000000"),
+            ({"input_shape": [2**40, 8, 8]}, "input_shape must be"),
             ({"architecture": "digits-cn"}, "unknown architecture 'digits-cn'; did you mean 'digits-cnn'"),
             ({"normalize": [[0.5], [0.0]]}, "std that is not positive"),
         ],

@@ -10,7 +10,8 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from smoothcert.models import MODELS, PRESETS, build, build_denoiser, describe, load_checkpoint, load_model
+from smoothcert.models import MODELS, PRESETS, build, build_denoiser, describe, foreign, load_checkpoint, load_model
+from smoothcert.models.denoisers import load_denoiser
 from smoothcert.types import CheckpointError, UsageError
 
 
@@ -210,6 +211,31 @@ class TestRefused:
         state["fc1.weight"] = state["fc1.weight"].to_sparse()
         with pytest.raises(CheckpointError, match=r"'fc1\.weight' .* is no plain"):
             load_checkpoint(written(tmp_path / "m.pth", "lenet", state))
+
+    @pytest.mark.parametrize("name", ["1.fc2.weight", "0.mean"])
+    def test_tensors_that_claim_more_values_than_they_hold(self, tmp_path, name):
+        """One value can stand for any number of them, which a copy would need memory for."""
+        state = {f"1.{key}": tensor for key, tensor in network("lenet").state_dict().items()}
+        state[name] = torch.zeros(1).expand(2**34, 500)
+        with pytest.raises(CheckpointError, match=rf"'{name}' .* is no plain tensor with all its values"):
+            load_checkpoint(written(tmp_path / "m.pth", "lenet", state))
+
+    def test_a_published_denoiser_that_claims_more_than_it_holds(self, tmp_path):
+        state = build_denoiser("dncnn").state_dict()
+        state["dncnn.0.weight"] = torch.zeros(1).expand(64, 2**34, 3, 3)
+        with pytest.raises(CheckpointError, match=r"is no plain"):
+            load_denoiser(written(tmp_path / "m.pth.tar", "cifar_dncnn", state))
+
+    def test_an_archive_that_unpacks_to_too_much(self, tmp_path, monkeypatch):
+        path = written(tmp_path / "m.pth", "lenet", network("lenet").state_dict())
+        with zipfile.ZipFile(path) as file:
+            members = {name: file.read(name) for name in file.namelist()}
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+            for name, content in members.items():
+                file.writestr(name, bytes(len(content)) if "/data/" in name else content)
+        monkeypatch.setattr(foreign, "unpacked_limit", lambda packed: 10 * packed)
+        with pytest.raises(CheckpointError, match=r"it would unpack to \d+ bytes"):
+            load_checkpoint(path)
 
     def test_an_unknown_layer_in_front(self, tmp_path):
         state = {f"1.{name}": tensor for name, tensor in network("lenet").state_dict().items()}

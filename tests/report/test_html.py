@@ -6,6 +6,8 @@ import base64
 import io
 import json
 import re
+from collections import Counter
+from html.parser import HTMLParser
 
 import numpy as np
 import pyarrow as pa
@@ -16,12 +18,14 @@ from PIL import Image
 
 from smoothcert import data
 from smoothcert.report.html import embedded_json, report_html
+from smoothcert.report.load import load_outcomes
 from smoothcert.report.metrics import Outcomes, certified_accuracy, certified_counts
 from smoothcert.report.page_data import MOST_STEPS, curve_grid, floored, votes_payload
 from smoothcert.report.page_groups import groups
 from smoothcert.report.page_images import group_images
 from smoothcert.report.page_sources import Source, load_sources
 from smoothcert.report.page_table import usual_radii
+from smoothcert.report.tables import accuracy_table, render
 from smoothcert.store import load_run, write_run
 from smoothcert.types import Norm, RunError, UsageError
 
@@ -332,6 +336,15 @@ def test_strange_configurations_do_not_stop_a_report(tmp_path, digits_runs):
     assert group["images"] is None
 
 
+@pytest.mark.parametrize("noise", [{"name": ["gaussian"]}, {"name": "gaussian", "sigma": float("nan")}, {"name": None}])
+def test_a_noise_that_cannot_be_drawn_is_not(tmp_path, digits_runs, noise):
+    table = load_run(digits_runs / "small").table()
+    config = {"kind": "certification", "noise": noise, "procedure": {"name": "cohen"}, "experts": [7]}
+    path = write_run(tmp_path / "strange", table, config, {}).path
+    (group,) = payload(report_html([path]))["groups"]
+    assert group["runs"][0]["noise"] is None
+
+
 def test_certified_sets_of_the_page_agree_with_the_table(digits_runs):
     """The page compares whole numbers; they must select the inputs that the table counts."""
     (group,) = payload(report_html([digits_runs], radii=[0, 0.05, 0.1, 0.2]))["groups"]
@@ -340,3 +353,37 @@ def test_certified_sets_of_the_page_agree_with_the_table(digits_runs):
         for radius in group["table"]["radii"]:
             right = (np.array(run["predict"]) == label) & (np.array(run["radius"]) >= np.ceil(radius * 1e4 - 1e-6))
             assert right.sum() == certified_counts(source.outcomes, radius)[0]
+
+
+class Elements(HTMLParser):
+    """The elements of a page, the way a browser tells them apart, and the attributes that run code."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.tags, self.handlers = Counter(), []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags[tag] += 1
+        self.handlers += [name for name, _ in attributes if name.startswith("on")]
+
+
+def test_texts_of_files_become_no_elements(hostile_run, tmp_path, digits_runs):
+    folder, dataset = hostile_run
+    hostile = Elements(report_html([folder], title="</title><b>", dataset=dataset))
+    harmless = Elements(report_html([digits_runs / "small"], title="t", dataset=data.load("digits", split="test")))
+    assert hostile.tags == harmless.tags
+    assert hostile.handlers == harmless.handlers == []
+
+
+@pytest.mark.parametrize("style", ["plain", "catrs"])
+def test_texts_of_files_become_no_elements_of_tables(hostile_run, style):
+    folder, _ = hostile_run
+    table = accuracy_table(load_outcomes([folder]), [0, 0.1], each=True)
+    names = [row.name for row in table.rows]
+    assert all("<script>" in name for name in names)
+    elements = Elements(render(table, "html", style=style))
+    assert not elements.tags.keys() & {"script", "img"}
+    assert elements.handlers == []
+    assert not re.search(r"(?<!\\)<(script|img)", render(table, "md", style=style))
+    assert "<" not in render(table, "latex", style=style)

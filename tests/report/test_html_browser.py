@@ -14,6 +14,10 @@ from playwright.sync_api import sync_playwright
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 HOSTILE = "<img src=x onerror=alert(1)>"
+OWNED = (
+    "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">`${1}`\u2028{{data}}"
+)
+OWNED_NAME = OWNED.replace("/", "")
 TITLE = "</script><script>alert(1)</script>"
 
 
@@ -88,6 +92,33 @@ def test_hostile_names_show_as_text(visit, address):
     assert HOSTILE in page.inner_text("#detail")
     chart_names = page.evaluate("document.getElementById('curve-chart').data.map((trace) => trace.name)")
     assert "&lt;img src=x onerror=alert(1)&gt;" in chart_names
+
+
+def test_nothing_that_comes_from_files_is_run(visit, hostile_run, tmp_path):
+    folder, dataset = hostile_run
+    page_text = report_html([folder], title=OWNED, dataset=dataset)
+    write_report(tmp_path / "report.html", page_text)
+    page = visit((tmp_path / "report.html").as_uri())
+    for heading in page.locator("#configurations summary").all():
+        heading.click()
+    page.locator("#grid .tile").first.click()
+    page.hover("#curve-chart")
+    page.wait_for_timeout(200)
+    assert page.title() == OWNED
+    assert page.locator("main img[onerror]").count() == 0
+    assert page.locator("script:not([type])").count() == report_html([folder], title="t").count("<script>")
+    shown = page.text_content("#configurations")
+    for text in (
+        "procedure.name",
+        f"noise.{OWNED}",
+        f"last session.{OWNED}",
+        "last session.source.path",
+        "model.class",
+    ):
+        assert text in shown
+    assert shown.count(OWNED) > 10
+    assert OWNED_NAME in page.text_content("#overview-table")
+    assert OWNED in page.text_content("#detail")  # the name of a class
 
 
 def test_table_is_sorted_by_mouse_and_keyboard(visit, address):

@@ -346,3 +346,38 @@ def test_onnx_equals_the_model(net, image, brief, capfd, threads):
         for batch, logits in zip(batches, pool.map(runtime.run, batches), strict=True):
             torch.testing.assert_close(logits, net(batch), rtol=1e-4, atol=1e-5)
     assert capfd.readouterr() == ("", "")
+
+
+def note(**changes):
+    notes = {"memory_format": "contiguous", "rates": {"eager": 1000.0}}
+    return {"name": "eager", "batch_size": 100, "threads": 1, "workers": 1, "notes": notes, **changes}
+
+
+def test_a_note_of_an_earlier_session_is_followed():
+    assert tuning.remembered(note(), ["eager"])[1].setup == Setup(100, 1, 1)
+    assert tuning.remembered(note(notes={}), ["eager"]) is None
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        7,
+        [],
+        {},
+        note(name="other"),
+        note(name=["eager"]),
+        note(batch_size="100"),
+        note(batch_size=0),
+        note(batch_size=2**40),
+        note(threads=None),
+        note(workers=10**6),
+        note(notes=7),
+        note(notes={"memory_format": 7, "rates": {"eager": 1.0}}),
+        note(notes={"memory_format": "contiguous"}),
+        note(notes={"memory_format": "contiguous", "rates": {"eager": float("nan")}}),
+        note(notes={"memory_format": "contiguous", "rates": {"eager": "fast"}}),
+    ],
+)
+def test_a_damaged_note_of_an_earlier_session_is_refused(damaged):
+    with pytest.raises(SmoothcertError, match="that an earlier session noted is damaged"):
+        prepare(nn.Linear(4, 2).eval(), torch.rand(4), samples=10, like=damaged)

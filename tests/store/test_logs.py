@@ -261,3 +261,26 @@ def test_no_published_log_is_left_out(shared_data):
         *(f"cifar10_consistency_025_{what}" for what in ("certification", "entropies")),
         *(f"cifar10_consistency_025_selection_{step / 100:.2f}" for step in range(101)),
     }
+
+
+@pytest.mark.parametrize(
+    ("radius", "time", "problem"),
+    [
+        ("1e308", "1.5", "is larger than any radius"),
+        ("1e15", "1.5", "is larger than any radius"),
+        ("0.5", "9" * 400, "is not a time"),
+        ("0.5", f"{'9' * 400} days, 0:00:01", "is not a time"),
+        ("0.5", f"{'9' * 400}:00:01", "is not a time"),
+    ],
+)
+def test_numbers_beyond_all_measure(tmp_path, radius, time, problem):
+    (tmp_path / "log").write_text(f"idx\tlabel\tpredict\tradius\tcorrect\ttime\n0\t3\t3\t{radius}\t1\t{time}\n")
+    with pytest.raises(LogError, match=problem):
+        read_log(tmp_path / "log")
+
+
+@pytest.mark.parametrize("content", [b"", b"\xef\xbb\xbf"])
+def test_nothing_but_a_mark_of_its_encoding(tmp_path, content):
+    (tmp_path / "log").write_bytes(content)
+    with pytest.raises(LogError, match="the log is empty"):
+        read_log(tmp_path / "log")

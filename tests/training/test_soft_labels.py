@@ -492,3 +492,19 @@ def test_a_dataset_read_from_disk_gets_the_labels_of_its_inputs(tmp_path, small_
         label(tmp_path / "a", x=OnDisk(X.flip(0)))
     with pytest.raises(UsageError, match="no inputs"):
         label(tmp_path / "c", x=OnDisk(X[:0]))
+
+
+def test_a_description_that_is_nested_too_deeply(tmp_path):
+    label(tmp_path / "labels")
+    (tmp_path / "labels" / "labels.json").write_text("[" * 20_000 + "]" * 20_000)
+    with pytest.raises(SmoothcertError, match=r"labels\.json in .* is damaged \(it is nested too deeply\)"):
+        label(tmp_path / "labels")
+
+
+def test_a_part_that_claims_too_much_is_counted_again(tmp_path, sampled):
+    whole = label(tmp_path / "labels")
+    (part,) = (tmp_path / "labels").glob("part-*.npy")
+    content = part.read_bytes()
+    header = b"{'descr': '<i4', 'fortran_order': False, 'shape': (1099511627776, 4), }".ljust(117) + b"\n"
+    part.write_bytes(content[:8] + len(header).to_bytes(2, "little") + header + content[128:])
+    assert torch.equal(label(tmp_path / "labels"), whole)

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 from torch import Tensor
 
-from smoothcert.files import replacing
+from smoothcert.files import parse_json, replacing
 from smoothcert.types import ABSTAIN, Norm, RunError, UsageError
 
 _METADATA_KEY = "smoothcert_memory"
@@ -354,7 +354,7 @@ class Memory:
         """Add the balls of a journal that are not in the file; those that are were to be dropped when a kill came."""
         if lines:
             self._take_header(lines[0])
-        for number, label, radius, text in map(json.loads, lines[1:]):
+        for number, label, radius, text in map(parse_json, lines[1:]):
             x = np.frombuffer(base64.b64decode(text), self._dtype.newbyteorder("<")).astype(self._dtype)
             if number > self._count or x.size != self._dimension:
                 raise ValueError("a ball is missing")
@@ -362,12 +362,12 @@ class Memory:
                 self._append_checked(x, label, radius)
 
     def _append_checked(self, x: NDArray[Any], label: int, radius: float) -> None:
-        if label < 0 or not 0 <= radius < math.inf or not _square(x) < 1e300:
+        if not 0 <= label < 2**63 or not 0 <= radius < math.inf or not _square(x) < 1e300:
             raise ValueError("a ball has no class, radius or centre")
         self._append(x, label, radius)
 
     def _take_header(self, text: str) -> None:
-        head = json.loads(text)
+        head = parse_json(text)
         if head["format"] > _FORMAT:
             raise ValueError(f"its format {head['format']} is that of a newer version")
         kind = (head["owner"], head["dimension"], np.dtype(head["dtype"]))

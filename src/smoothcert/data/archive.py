@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import lzma
 import shutil
 import stat
+import struct
 import tarfile
 import tempfile
 import zipfile
 import zlib
 from pathlib import Path, PureWindowsPath
+from typing import IO, cast
 
+from smoothcert.files import unpacked_limit
 from smoothcert.types import DataError
 
 SUFFIXES = (".tar.gz", ".tgz", ".tar", ".zip")
 """How the names of archives end."""
+
+LONGEST_HEADER = 1 << 20
+"""What a tar file may have read at once, which is what the names of its members take."""
 
 _DAMAGE = (
     tarfile.TarError,
@@ -24,6 +32,10 @@ _DAMAGE = (
     EOFError,
     OSError,
     RuntimeError,  # an encrypted member of a .zip file, or one packed in a way nobody knows
+    ValueError,  # numbers and names in damaged headers
+    IndexError,
+    OverflowError,
+    struct.error,
 )
 
 
@@ -37,7 +49,8 @@ def unpack(archive: Path, folder: Path) -> None:
         folder: The folder to unpack into; it must exist.
 
     Raises:
-        DataError: If the archive is damaged, or a member is a link, a device or leaves the folder.
+        DataError: If the archive is damaged, a member is a link, a device or leaves the folder, or it unpacks to far
+            more than its size.
     """
     with tempfile.TemporaryDirectory(dir=folder, prefix=".unpack-") as staging:
         try:
@@ -54,10 +67,33 @@ def unpack(archive: Path, folder: Path) -> None:
             entry.replace(target)
 
 
+class _Careful(io.RawIOBase):
+    """The content of a tar file that is read piece by piece; a header that asks for much at once is refused."""
+
+    def __init__(self, content: io.BufferedIOBase) -> None:
+        self._content = content
+
+    def read(self, size: int = -1) -> bytes:
+        if not 0 <= size <= LONGEST_HEADER:
+            raise tarfile.ReadError(f"a header asks for {size} bytes")
+        return self._content.read(size)
+
+    def seek(self, place: int, whence: int = io.SEEK_SET) -> int:
+        return self._content.seek(place, whence)
+
+    def tell(self) -> int:
+        return self._content.tell()
+
+
 def _extract_tar(archive: Path, folder: str) -> None:
-    with tarfile.open(archive, "r:gz" if archive.suffix in (".gz", ".tgz") else "r:") as tar:
-        for member in tar.getmembers():
+    limit = unpacked_limit(archive.stat().st_size)
+    opened = gzip.open if archive.suffix in (".gz", ".tgz") else open
+    with opened(archive, "rb") as content, tarfile.open(fileobj=cast(IO[bytes], _Careful(content)), mode="r:") as tar:
+        for member in tar:
             _check(member.name, archive, plain=member.isfile() or member.isdir())
+            limit -= max(member.size, 0) + tarfile.BLOCKSIZE
+            _check_limit(limit, archive)
+        # Not while they are listed: a step back to a header would unpack a compressed file from its start, every time.
         if hasattr(tarfile, "data_filter"):
             tar.extractall(folder, filter="data")
         else:
@@ -70,7 +106,15 @@ def _extract_zip(archive: Path, folder: str) -> None:
             # Files packed elsewhere than on Unix have no mode, so no kind either.
             kind = stat.S_IFMT(member.external_attr >> 16)
             _check(member.filename, archive, plain=kind in (0, stat.S_IFREG, stat.S_IFDIR))
+        _check_limit(
+            unpacked_limit(archive.stat().st_size) - sum(member.file_size for member in file.infolist()), archive
+        )
         file.extractall(folder)
+
+
+def _check_limit(left: int, archive: Path) -> None:
+    if left < 0:
+        raise DataError(f"{archive} would unpack to far more than its size; do not use this archive.")
 
 
 def _check(name: str, archive: Path, *, plain: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,10 @@ from smoothcert.types import DataError
 
 EXTENSIONS = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 SPLITS = ("train", "val", "test")
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+"""What is read, whatever a file is called: other formats of Pillow start programs, such as Ghostscript."""
+MOST_PIXELS = 89_000_000
+"""What an image may have, before and after resizing; about a gigabyte is needed for as many."""
 SHORT_SIDE = 256
 CROP = 224
 
@@ -80,11 +85,21 @@ def read_image(path: Path, cut: Callable[[Image.Image], Image.Image] | None = No
         DataError: If the file is no readable image.
     """
     try:
-        with Image.open(path) as file:
+        content = io.BytesIO(path.read_bytes())  # of which a decoder can ask no more than there is
+        with Image.open(content, formats=FORMATS) as file:
+            _check_size(file)
             image = (cut or _center_crop)(file.convert("RGB"))
     except Exception as error:  # the decoders raise many kinds of errors on damaged files
         raise DataError(f"{path} is no readable image ({error}): replace it or remove it.") from error
     return torch.from_numpy(np.array(image)).permute(2, 0, 1).float().div_(255).contiguous()
+
+
+def _check_size(image: Image.Image) -> None:
+    """Refuse an image that would not fit into memory; nothing but its header was read so far."""
+    width, height = image.size
+    short = min(width, height)
+    if short < 1 or max(width * height, SHORT_SIDE**2 * width * height // short**2) > MOST_PIXELS:
+        raise ValueError(f"it has {width}×{height} pixels, too many or too thin")
 
 
 def _center_crop(image: Image.Image) -> Image.Image:

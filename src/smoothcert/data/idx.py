@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from smoothcert.data.base import ArrayDataset, check_labels
 from smoothcert.data.layout import Variant, locate
 from smoothcert.data.registry import DatasetInfo
+from smoothcert.files import unpacked_limit
 from smoothcert.types import DataError
 
 PREFIX = {"train": "train", "test": "t10k"}
@@ -48,7 +49,8 @@ def load_idx(info: DatasetInfo, split: str, root: Path) -> ArrayDataset:
 def read_idx(path: Path, item: tuple[int, ...]) -> NDArray[np.uint8]:
     """Read an IDX file of unsigned bytes.
 
-    The content is read in pieces, so that a header that claims too much costs no memory.
+    The content is read in pieces, so that a header that claims too much costs no memory, and no further than a file of
+    its size can hold in earnest.
 
     Args:
         path: The file; it is decompressed if its name ends in ``.gz``.
@@ -75,7 +77,7 @@ def read_idx(path: Path, item: tuple[int, ...]) -> NDArray[np.uint8]:
             if tuple(shape) != item:
                 raise DataError(f"{path} has items of shape {tuple(shape)}, not {item}: use the right file.")
             claimed = count * math.prod(item)
-            content = _read_up_to(stream, claimed + 1)
+            content = _read_up_to(stream, 1 + min(claimed, unpacked_limit(path.stat().st_size)))
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be read, it is truncated or damaged ({error}): download it again.") from error
     if len(content) != claimed or claimed == 0:
@@ -92,9 +94,8 @@ def _open(path: Path) -> io.BufferedIOBase:
     return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
 
 
-def _read_up_to(stream: io.BufferedIOBase, size: int) -> bytes:
-    pieces: list[bytes] = []
-    while size > 0 and (piece := stream.read(min(size, CHUNK))):
-        pieces.append(piece)
-        size -= len(piece)
-    return b"".join(pieces)
+def _read_up_to(stream: io.BufferedIOBase, size: int) -> bytearray:
+    content = bytearray()
+    while len(content) < size and (piece := stream.read(min(size - len(content), CHUNK))):
+        content += piece
+    return content

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from smoothcert.data.arrays import check_claim
 from smoothcert.data.base import ArrayDataset, check_labels
+from smoothcert.files import unpacked_limit
 from smoothcert.types import DataError
 
 CHANNELS = (1, 3)
 MAX_CLASSES = 1_000_000
+KEYS = ("x", "images", "y", "labels", "class_names")
 
 
 def load_npz(path: Path, split: str) -> ArrayDataset:
@@ -52,21 +53,41 @@ def load_npz(path: Path, split: str) -> ArrayDataset:
     if names.ndim != 1 or names.dtype.kind != "U":
         raise DataError(f"{path} has class_names that are no list of text; store one string for each class.")
     check_labels(labels, len(names), path)
+    try:
+        class_names = names.tolist()
+    except (SystemError, ValueError) as error:  # numbers that are no letters
+        raise DataError(f"{path} has class_names that are no text ({error}); store one string for each.") from error
     scale = 255.0 if images.dtype == np.uint8 else 1.0
-    return ArrayDataset(images, labels, name=path.stem, split=split, class_names=names.tolist(), scale=scale)
+    return ArrayDataset(images, labels, name=path.stem, split=split, class_names=class_names, scale=scale)
 
 
 def _read(path: Path) -> dict[str, NDArray[Any]]:
     try:
-        file = np.load(path, allow_pickle=False)
-        if not isinstance(file, np.lib.npyio.NpzFile):
+        with path.open("rb") as start:
+            single = start.read(6) == b"\x93NUMPY"
+        if single:
             raise DataError(f"{path} is a single array, no .npz file; save it with np.savez(path, x=..., y=...).")
-        with file:
-            return {key: file[key] for key in ("x", "images", "y", "labels", "class_names") if key in file}
-    except (OSError, ValueError, EOFError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        with np.load(path, allow_pickle=False) as file:
+            keys = [key for key in KEYS if key in file]
+            _check_sizes(file, keys, unpacked_limit(path.stat().st_size))
+            return {key: file[key] for key in keys}
+    except DataError:
+        raise
+    except Exception as error:  # the parsers of zip files and of array headers raise nearly anything
         raise DataError(
             f"{path} cannot be read ({error}): give an .npz file of plain arrays, without pickled objects."
         ) from error
+
+
+def _check_sizes(file: Any, keys: list[str], limit: int) -> None:
+    """Refuse arrays that need more memory than a file of this size can stand for."""
+    members = {name.removesuffix(".npy"): name for name in file.zip.namelist()}
+    sizes = [file.zip.getinfo(members[key]).file_size for key in keys]
+    if sum(sizes) > limit:
+        raise ValueError(f"it would unpack to {sum(sizes)} bytes")
+    for key, size in zip(keys, sizes, strict=True):
+        with file.zip.open(members[key]) as stream:
+            check_claim(stream, size)
 
 
 def _first(arrays: dict[str, NDArray[Any]], keys: tuple[str, str], path: Path) -> NDArray[Any]:

@@ -87,7 +87,7 @@ def _read(path: Path, shape: tuple[int, ...], numbers: Literal["uint8", "whole n
     """Map an array into memory; refuse it unless it has the shape and the kind of numbers."""
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except Exception as error:  # NumPy's parser of headers raises nearly anything
         raise DataError(f"{path} is no whole .npy file of plain numbers ({error}): download it again.") from error
     if not isinstance(array, np.ndarray):
         array.close()

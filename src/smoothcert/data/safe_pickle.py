@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import pickletools
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,25 @@ class _RestrictedUnpickler(pickle.Unpickler):
             ) from None
 
 
+_CALLS = ("REDUCE", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "BUILD")
+_PLACES = ("PUT", "BINPUT", "LONG_BINPUT")
+MOST_CALLS = 20
+"""Calls of stand-ins that a pickle may ask for; one array takes five, and each may copy as much as the file holds."""
+
+
+def _check_demands(content: bytes) -> None:
+    """Refuse a pickle that would take far more memory than its size; nothing is built for this.
+
+    Raises:
+        ValueError: If it is no pickle, keeps values in places beyond its length, or calls too often.
+    """
+    calls = 0
+    for opcode, argument, _ in pickletools.genops(content):
+        calls += opcode.name in _CALLS
+        if calls > MOST_CALLS or (opcode.name in _PLACES and int(argument or 0) > len(content)):
+            raise ValueError("it asks for more than its size")
+
+
 def read_pickle(path: Path) -> Any:
     """Read a pickle of plain Python data and uint8 arrays.
 
@@ -88,7 +108,9 @@ def read_pickle(path: Path) -> Any:
         DataError: If the file is damaged or asks for anything else.
     """
     try:
-        return _RestrictedUnpickler(path.read_bytes(), path).load()
+        content = path.read_bytes()
+        _check_demands(content)
+        return _RestrictedUnpickler(content, path).load()
     except DataError:
         raise
     except Exception as error:  # a damaged pickle may raise nearly anything

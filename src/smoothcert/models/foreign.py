@@ -26,16 +26,18 @@ from __future__ import annotations
 import io
 import pickle
 import re
+import zipfile
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from smoothcert.files import unpacked_limit
 from smoothcert.models.info import CheckpointInfo
 from smoothcert.models.normalize import NormalizeSpec, normalization
 from smoothcert.models.registry import DENOISERS, MODELS, find_model
-from smoothcert.models.weights import skeleton
+from smoothcert.models.weights import is_plain, skeleton
 from smoothcert.types import CheckpointError, UsageError
 
 _STATE_KEYS = ("state_dict", "net")
@@ -58,6 +60,7 @@ def unpickle(data: bytes, source: str) -> object:
         CheckpointError: The file is damaged, is of another kind, or asks for code to be run.
     """
     try:
+        _refuse_bomb(data)
         return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         code = re.search(r"GLOBAL (\S+)", str(error))
@@ -69,6 +72,15 @@ def unpickle(data: bytes, source: str) -> object:
         said = str(error).partition("\n")[0].partition(". ")[0]
         reason = said if isinstance(error, RuntimeError) and said else type(error).__name__
         raise CheckpointError(f"{source} is damaged or no PyTorch checkpoint: {reason}.") from error
+
+
+def _refuse_bomb(data: bytes) -> None:
+    """Refuse an archive that would unpack to far more than its size; ``torch.save`` itself does not compress."""
+    if zipfile.is_zipfile(io.BytesIO(data)):
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+        if size > unpacked_limit(len(data)):
+            raise RuntimeError(f"it would unpack to {size} bytes")
 
 
 def interpret(
@@ -153,6 +165,12 @@ def _state_dict(content: object, source: str) -> tuple[dict[str, Tensor], str | 
         or not all(isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in state.items())
     ):
         raise CheckpointError(f"{source} holds no state dict: a dict of tensors, or one under 'state_dict'.")
+    for name, tensor in state.items():
+        if not is_plain(tensor):
+            raise CheckpointError(
+                f"{source}: tensor {name!r} of type {tensor.dtype} is no plain tensor with all its values; save a "
+                "dense copy."
+            )
     return dict(state), arch, extra
 
 

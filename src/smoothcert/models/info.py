@@ -15,6 +15,9 @@ from smoothcert.models.registry import find_model
 from smoothcert.types import CheckpointError, UsageError
 
 FORMAT_VERSION = 1
+MOST_CLASSES = 1_000_000
+LONGEST_SIDE = 100_000
+"""What no model and no image exceeds; a larger number is a mistake, and would be asked memory for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +51,9 @@ class CheckpointInfo:
         object.__setattr__(self, "architecture", find_model(self.architecture).name)
         if self.num_classes < 2:
             raise UsageError(f"num_classes must be at least 2, not {self.num_classes}.")
-        if len(self.input_shape) != 3 or min(self.input_shape) < 1:
+        if self.num_classes > MOST_CLASSES:
+            raise UsageError(f"num_classes must be at most {MOST_CLASSES}, not {self.num_classes}.")
+        if len(self.input_shape) != 3 or not 1 <= min(self.input_shape) <= max(self.input_shape) <= LONGEST_SIDE:
             raise UsageError(f"input_shape must be (channels, height, width), not {self.input_shape}.")
         if self.sigma is not None and not (math.isfinite(self.sigma) and self.sigma >= 0):
             raise UsageError(f"sigma must be a finite number that is not negative, not {self.sigma}.")

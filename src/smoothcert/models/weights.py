@@ -41,13 +41,19 @@ def fit(network: nn.Module, tensors: Mapping[str, Tensor], source: str) -> dict[
     return {name: _fit_one(name, given[name], wanted, source) for name, wanted in expected.items()}
 
 
+def is_plain(tensor: Tensor) -> bool:
+    """Whether a tensor is dense, on the CPU, and holds all values of its shape; one that repeats few can claim any."""
+    if tensor.layout is not torch.strided or tensor.device.type != "cpu":
+        return False
+    return tensor.numel() * tensor.element_size() <= tensor.untyped_storage().nbytes()
+
+
 def _fit_one(name: str, tensor: Tensor, wanted: Tensor, source: str) -> Tensor:
     if tensor.shape != wanted.shape:
         raise CheckpointError(
             f"{source}: tensor {name!r} has shape {tuple(tensor.shape)}, but {tuple(wanted.shape)} is needed."
         )
-    plain = tensor.layout is torch.strided and tensor.device.type == "cpu"
-    if not plain or tensor.is_floating_point() != wanted.is_floating_point():
+    if not is_plain(tensor) or tensor.is_floating_point() != wanted.is_floating_point():
         raise CheckpointError(f"{source}: tensor {name!r} of type {tensor.dtype} is no plain {wanted.dtype} tensor.")
     copy = tensor.detach().to(wanted.dtype, copy=True, memory_format=torch.contiguous_format)
     if not bool(torch.isfinite(copy).all()):

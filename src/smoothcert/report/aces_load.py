@@ -256,7 +256,7 @@ def _matrix(path: Path, table: pa.Table, column: str) -> IntArray:
 
 
 def _procedure(run: Run) -> str:
-    return str(run.config.get("procedure", {}).get("name", ""))
+    return str(run.settings.get("procedure", {}).get("name", ""))
 
 
 def _refuse_several_noises(run: Run, table: pa.Table) -> None:
@@ -279,7 +279,7 @@ def _settings(run: Run, table: pa.Table) -> dict[str, Any]:
 
 
 def _noise(run: Run, settings: dict[str, Any]) -> tuple[Noise, Norm]:
-    noise = noise_from_config(run.config["noise"])
+    noise = noise_from_config(run.settings.get("noise", {}))
     norm = noise.resolve_norm(settings["norm"])
     if norm is Norm.LINF:
         raise UsageError(

@@ -120,7 +120,7 @@ def _natural(run: Run, table: pa.Table) -> int | None:
     """How many inputs PREDICT answers rightly, where a fixed number of votes of one classifier was kept."""
     if "clean_predict" in table.column_names:
         return _clean(table)
-    procedure = run.config.get("procedure", {})
+    procedure = run.settings.get("procedure", {})
     if procedure.get("name") != "cohen" or "alpha" not in procedure or {"sigma", "experts"} & run.config.keys():
         return None
     counts = table["counts"].to_pylist()
@@ -130,7 +130,8 @@ def _natural(run: Run, table: pa.Table) -> int | None:
 
 
 def _clean(table: pa.Table) -> int | None:
-    if "clean_predict" not in table.column_names or table["clean_predict"].null_count:
+    columns = ("clean_predict", "label")
+    if any(name not in table.column_names or table[name].null_count for name in columns):
         return None
     return int((table["clean_predict"].to_numpy() == table["label"].to_numpy()).sum())
 

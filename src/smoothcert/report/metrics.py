@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from smoothcert.types import ABSTAIN, Norm, UsageError
+from smoothcert.types import ABSTAIN, LARGEST_RADIUS, Norm, UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -82,6 +82,10 @@ class Outcomes:
         if wrong.any():
             shown = self._but(wrong, f"{self.radius[wrong][0]}")
             raise UsageError(f"{self.name}: radii must be finite and not negative{shown}.")
+        wrong = self.radius >= LARGEST_RADIUS
+        if wrong.any():
+            shown = self._but(wrong, f"{self.radius[wrong][0]}")
+            raise UsageError(f"{self.name}: radii must be below {LARGEST_RADIUS:g}{shown}.")
         wrong = (self.predict == ABSTAIN) & (self.radius > 0)
         if wrong.any():
             shown = self._but(wrong, f"{self.radius[wrong][0]}")

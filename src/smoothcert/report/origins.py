@@ -48,12 +48,15 @@ def origin_of(run: Run, *, n: int | None = None, alpha: float | None = None) -> 
 
     Returns:
         The origin; None for a log, which does not tell it.
+
+    Raises:
+        RunError: If a setting is of another kind than a run is written with.
     """
     if run.config["kind"] != "certification":
         return None
-    config = dict(run.config)
+    config = dict(run.settings)
     changes = {key: value for key, value in (("n", n), ("alpha", alpha)) if value is not None}
-    procedure = config["procedure"] = {**config["procedure"], **changes}
+    procedure = config["procedure"] = {**config.get("procedure", {}), **changes}
     training = _training(run)
     seeds = [config.pop("seed", 0)]
     if training:
@@ -66,7 +69,7 @@ def origin_of(run: Run, *, n: int | None = None, alpha: float | None = None) -> 
     recipes = {entry["recipe"] for entry in training}
     return Origin(
         noise=noise.get("name"),
-        scale=noise[SCALES[noise["name"]][0]] if noise.get("name") in SCALES else None,
+        scale=noise.get(SCALES[noise["name"]][0]) if noise.get("name") in SCALES else None,
         data=" ".join(filter(None, (data.get("name"), data.get("split")))) or None,
         n=procedure.get("n"),
         alpha=procedure.get("alpha"),
@@ -77,8 +80,17 @@ def origin_of(run: Run, *, n: int | None = None, alpha: float | None = None) -> 
 
 
 def _training(run: Run) -> list[Mapping[str, Any]]:
-    for session in reversed(run.info.get("sessions", [])):
-        source = session.get("source")
-        if source and source.get("training"):
-            return list(source["training"])
+    """How the models of the last session were trained; nothing where that is not told as we tell it."""
+    sessions = run.info.get("sessions")
+    for session in reversed(sessions if isinstance(sessions, list) else []):
+        source = session.get("source") if isinstance(session, Mapping) else None
+        training = source.get("training") if isinstance(source, Mapping) else None
+        if isinstance(training, list) and training:
+            return training if all(map(_tells_training, training)) else []
     return []
+
+
+def _tells_training(entry: Any) -> bool:
+    if not isinstance(entry, Mapping) or not {"settings", "seed", "recipe"} <= entry.keys():
+        return False
+    return isinstance(entry["seed"], int) and (entry["recipe"] is None or isinstance(entry["recipe"], str))

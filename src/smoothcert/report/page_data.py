@@ -15,7 +15,7 @@ from smoothcert.report.metrics import NORM_TEXT, Outcomes, certified_counts
 from smoothcert.report.page_aces import aces_payload
 from smoothcert.report.page_groups import Group
 from smoothcert.report.page_sources import Source
-from smoothcert.report.page_table import guarantees, known, noise_cell, table_payload
+from smoothcert.report.page_table import guarantees, is_finite, known, noise_cell, table_payload
 from smoothcert.report.tables import percent
 from smoothcert.types import ABSTAIN, Norm, SmoothcertError
 
@@ -207,10 +207,11 @@ def _noise(source: Source) -> dict[str, Any] | None:
     """The kind of noise that the page draws, as an illustration."""
     noise = source.config.get("noise")
     settings = {"gaussian": ("sigma",), "uniform": ("lam",), "discrete": ("keep", "levels")}
-    if not isinstance(noise, dict) or noise.get("name") not in settings:
+    if not isinstance(noise, dict) or str(noise.get("name")) not in settings:
         return None
-    values = {key: noise.get(key) for key in settings[noise["name"]]}
-    return {"name": noise["name"], **values} if all(isinstance(v, (int, float)) for v in values.values()) else None
+    name = str(noise["name"])
+    values = {key: noise.get(key) for key in settings[name]}
+    return {"name": name, **values} if all(map(is_finite, values.values())) else None
 
 
 def _differences(sources: Sequence[Source]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -171,12 +172,18 @@ def noise_cell(source: Source) -> Cell:
         sigma = source.table["sigma"].drop_null().to_numpy()
         return f"σ {sigma.min():.3g}–{sigma.max():.3g}", float(np.median(sigma))
     experts = source.config.get("experts")
-    noises = [each.get("noise") for each in experts] if isinstance(experts, list) else [source.config.get("noise")]
+    told = [each for each in experts if isinstance(each, dict)] if isinstance(experts, list) else [source.config]
+    noises = [each.get("noise") for each in told]
     texts = [_noise_text(noise) for noise in noises if isinstance(noise, dict)]
     if not texts:
         return UNKNOWN
-    scales = [v for noise in noises if isinstance(noise, dict) for v in noise.values() if isinstance(v, (int, float))]
+    scales = [v for noise in noises if isinstance(noise, dict) for v in noise.values() if is_finite(v)]
     return " or ".join(texts), float(scales[0]) if scales else None
+
+
+def is_finite(value: Any) -> bool:
+    """Whether a value of a configuration is a number that JSON can hold and a float too."""
+    return isinstance(value, (int, float)) and abs(value) <= sys.float_info.max
 
 
 def _noise_text(noise: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -45,8 +46,8 @@ def recompute(run: Run, *, n: int | None = None, alpha: float | None = None, nam
     table = run.table()
     if len(table) == 0:
         raise RunError(f"{run.path} holds no rows yet.")
-    procedure = run.config["procedure"]
-    noise = noise_from_config(run.config["noise"])
+    procedure = _complete(run)
+    noise = noise_from_config(run.settings["noise"])
     norm = noise.resolve_norm(procedure.get("norm"))
     if norm is Norm.LINF:
         raise UsageError(
@@ -89,15 +90,25 @@ def natural_count(counts: IntArray, label: IntArray, alpha: float) -> int:
     return int((sure & (counts.argmax(axis=1) == label)).sum())
 
 
+def _complete(run: Run) -> Mapping[str, Any]:
+    """The settings of the procedure, once all are there."""
+    procedure: Mapping[str, Any] = run.settings["procedure"]
+    missing = [name for name in ("n", "n0", "alpha") if procedure.get(name) is None]
+    missing += [] if "noise" in run.settings else ["noise"]
+    if missing:
+        raise RunError(f"{run.path} does not tell its {missing[0]}; restore its run.json, or certify it anew.")
+    return procedure
+
+
 def _refuse_other_kinds(run: Run) -> None:
-    config = run.config
+    config = run.settings
     if config["kind"] != "certification":
         raise UsageError(f"{run.path} is an {config['kind']}, which holds no votes; leave out --n and --alpha.")
     if "experts" in config:
         raise UsageError(
             f"{run.path} was answered by a router, whose choice cannot be recomputed; leave out --n and --alpha."
         )
-    procedure = config["procedure"]["name"]
+    procedure = config.get("procedure", {}).get("name")
     if procedure != "cohen":
         raise UsageError(
             f"{run.path} was certified by {procedure}, whose samples depend on what they show; only runs with a fixed "

@@ -122,7 +122,7 @@ def default_radii(runs: Sequence[Outcomes]) -> tuple[float, ...]:
     """
     largest = max(float(run.radius.max()) for run in runs)
     step = 1.0 if runs[0].norm is Norm.L0 else 0.25
-    while math.ceil(largest / step) >= _MOST_COLUMNS:
+    while largest > (_MOST_COLUMNS - 1) * step:
         step *= 2
     return tuple(step * i for i in range(math.ceil(largest / step) + 1))
 

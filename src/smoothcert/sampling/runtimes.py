@@ -26,9 +26,9 @@ from smoothcert.sampling.tuning import (
     Course,
     Forward,
     Setup,
-    Tuned,
     intra_op_threads,
     race,
+    remembered,
     tune,
 )
 from smoothcert.types import SmoothcertError, UsageError, unknown_name
@@ -155,10 +155,9 @@ def prepare(
             name: eager(module, replace(plan, channels_last=name == _CHANNELS_LAST)) for name, module in modules.items()
         }
         forms = forms or {_CONTIGUOUS: eager(model, plan)}
-        if like is not None and like["notes"].get("memory_format") in forms:
-            runtime = like["name"]
-            setup = Setup(like["batch_size"], like["threads"], like["workers"])
-            tuned = Tuned(like["notes"]["memory_format"], setup, like["notes"]["rates"]["eager"], {})
+        kept = None if like is None else remembered(like, RUNTIMES)
+        if kept is not None and kept[1].form in forms:
+            runtime, tuned = kept
         else:
             tuned = tune(forms, x, batch_size=batch_size, samples=samples, parallel=bool(modules))
         plan = replace(plan, setup=tuned.setup, channels_last=tuned.form == _CHANNELS_LAST)

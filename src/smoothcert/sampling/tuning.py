@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from smoothcert.sampling.seeds import BLOCK
+from smoothcert.types import SmoothcertError
 
 Forward = Callable[[Tensor], Tensor]
 """Maps a batch of inputs to logits."""
@@ -39,6 +40,7 @@ _KEEP = 0.75  # of the best rate: slower ones get no more turns
 _MAX_WORKERS = 8  # more would wait for each other in Python
 _SIZES = {"cpu": (100, 200, 60, 400, 20, 1000), "cuda": (400, 1000, 200, 2000, 4000, 100)}  # likeliest first
 _INPUT_BYTES = {"cpu": 2**25, "cuda": 2**28}  # of one batch; what the layers of a network need is a multiple of it
+_NOTED = {"batch_size": 1_000_000, "threads": 1024, "workers": 1024}  # what a note may say at most
 
 Name = TypeVar("Name")
 
@@ -157,6 +159,35 @@ class Tuned:
     setup: Setup
     rate: float
     rates: Mapping[str, float]
+
+
+def remembered(like: Mapping[str, Any], names: Collection[str]) -> tuple[str, Tuned] | None:
+    """The runtime that an earlier session noted, and how it ran; None where it noted no form of the model.
+
+    Args:
+        like: What ``Runtime.settings`` gave, read from a file.
+        names: The runtimes there are.
+
+    Raises:
+        SmoothcertError: If the note is damaged.
+    """
+    notes = like.get("notes") if isinstance(like, Mapping) else None
+    if isinstance(notes, Mapping) and "memory_format" not in notes:
+        return None
+    try:
+        name, form, rate = like["name"], like["notes"]["memory_format"], like["notes"]["rates"]["eager"]
+        setup = Setup(*(_noted(like[key], most) for key, most in _NOTED.items()))
+        if name in names and isinstance(form, str) and math.isfinite(rate) and rate > 0:
+            return str(name), Tuned(form, setup, float(rate), {})
+    except (LookupError, TypeError, ValueError, OverflowError):
+        pass
+    raise SmoothcertError("the runtime that an earlier session noted is damaged; begin anew in another folder.")
+
+
+def _noted(value: Any, most: int) -> int:
+    if type(value) is not int or not 1 <= value <= most:
+        raise ValueError(f"{value!r} is no number from 1 to {most}")
+    return value
 
 
 def tune(

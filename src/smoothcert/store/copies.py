@@ -34,19 +34,21 @@ def noisy_copies(run: Run, row: Mapping[str, Any], x: Tensor, count: int) -> Ten
     """
     noise = _noise(run, row)
     drawn = row["stages"][0]["n"] if row.get("stages") else row.get("n")
-    if noise is None or not drawn:
+    if noise is None or drawn is None or drawn < 1:
         raise UsageError(f"input {row['index']} of {run.path} was answered without noisy copies; choose another one.")
-    stream = run.config["stream"]
-    if stream["block"] != BLOCK:
-        raise RunError(f"{run.path} drew noise in blocks of {stream['block']}, not of {BLOCK}; certify it again.")
+    stream, seed = run.settings.get("stream", {}), run.settings.get("seed")
+    if stream.get("block") != BLOCK:
+        raise RunError(f"{run.path} drew noise in blocks of {stream.get('block')}, not of {BLOCK}; certify it again.")
+    if seed is None or row["index"] is None or row["index"] < 0:
+        raise RunError(f"{run.path} does not tell the seed of its noise for input {row['index']}; certify it again.")
     try:
         x = x.to(stream["device"]).contiguous()
-    except (RuntimeError, AssertionError) as error:
+    except (RuntimeError, AssertionError, KeyError, TypeError) as error:
         raise UsageError(
-            f"{run.path} drew its noise on {stream['device']}, which is not here; show it on such a device."
+            f"{run.path} drew its noise on {stream.get('device')}, which is not here; show it on such a device."
         ) from error
     rows = torch.empty((min(count, drawn), *x.shape), dtype=x.dtype, device=x.device)
-    place = {"seed": run.config["seed"], "index": row["index"], "stage": ESTIMATION, "start": 0}
+    place = {"seed": seed, "index": row["index"], "stage": ESTIMATION, "start": 0}
     NoisyCopies(x).fill(rows, x, noise, **place)
     return rows.cpu()
 
@@ -57,13 +59,13 @@ def check_data(run: Run, dataset: Indexable) -> None:
     Raises:
         UsageError: If its size or one of the inputs that the run's fingerprint covers is another, or the run has none.
     """
-    known = run.config.get("data")
+    known = run.settings.get("data")
     if known is None:
         raise UsageError(f"{run.path} does not say which data it is about, so its inputs cannot be shown.")
-    same = len(dataset) == known["size"]
+    same = len(dataset) == known.get("size")
     if same:
         indices = select(len(dataset), **whole_selection(run.config))
-        same = data_fingerprint(dataset, indices)["sha256"] == known["sha256"]
+        same = data_fingerprint(dataset, indices)["sha256"] == known.get("sha256")
     if not same:
         split = f" ({known['split']})" if known["split"] else ""
         name = getattr(dataset, "name", type(dataset).__name__)
@@ -75,10 +77,11 @@ def check_data(run: Run, dataset: Indexable) -> None:
 
 def _noise(run: Run, row: Mapping[str, Any]) -> Noise | None:
     """The noise an input was certified with: the run's, its own, or that of the expert that answered."""
-    if "experts" in run.config:
-        choice = row["choice"]
-        config = run.config["experts"][choice]["noise"] if choice is not None and choice >= 0 else None
-        return None if config is None else noise_from_config(config)
+    if "experts" in run.settings:
+        experts, choice = run.settings["experts"], row.get("choice")
+        known = choice is not None and 0 <= choice < len(experts)
+        config = experts[choice].get("noise") if known else None
+        return noise_from_config(config) if isinstance(config, Mapping) else None
     if row.get("sigma") is not None:
         return Gaussian(row["sigma"])
-    return noise_from_config(run.config["noise"]) if "noise" in run.config else None
+    return noise_from_config(run.settings["noise"]) if "noise" in run.settings else None

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from smoothcert.files import replacing
+from smoothcert.files import parse_json, replacing
 from smoothcert.store import pending
 from smoothcert.store.parts import part_config, parts_of
 from smoothcert.store.pending import read_pending
@@ -33,11 +33,12 @@ def read_info(folder: Path) -> dict[str, Any]:
         raise RunError(f"{folder} is not a run folder: it has no run.json.")
     try:
         text = file.read_text(encoding="utf-8")
-        info = json.loads(text)
+        info = parse_json(text)
         version = int(info["format"])
-        _ = info["config"]["kind"]
+        if not isinstance(info["config"]["kind"], str):
+            raise TypeError("its config has no kind")
         damage = _info_damage(info, text)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise _damaged_info(folder, str(error)) from error
     if version > FORMAT:
         doubt = ", or its run.json is damaged" if damage else ""

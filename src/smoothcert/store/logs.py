@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import math
 import operator
 import os
@@ -15,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from smoothcert.files import replacing
-from smoothcert.types import ABSTAIN, LogError, SmoothcertError, UsageError, radius_text
+from smoothcert.types import ABSTAIN, LARGEST_RADIUS, LogError, SmoothcertError, UsageError, radius_text
 
 
 class LogKind(str, Enum):
@@ -75,6 +76,8 @@ def _radius(text: str) -> float:
     value = _number(text)
     if value < 0:
         raise ValueError("is negative")
+    if value >= LARGEST_RADIUS:
+        raise ValueError("is larger than any radius")
     return value
 
 
@@ -85,11 +88,11 @@ def _flag(text: str) -> bool:
 
 
 def _seconds(text: str) -> float:
-    match = re.fullmatch(r"(?:([0-9]+) days?, )?([0-9]+):([0-5][0-9]):([0-5][0-9](?:\.[0-9]+)?)", text)
+    match = re.fullmatch(r"(?:([0-9]{1,9}) days?, )?([0-9]{1,9}):([0-5][0-9]):([0-5][0-9](?:\.[0-9]+)?)", text)
     if match:
         days, hours, minutes, seconds = match.groups(default="0")
         return 86400 * int(days) + 3600 * int(hours) + 60 * int(minutes) + float(seconds)
-    if not re.fullmatch(r"[0-9]+(\.[0-9]*)?", text):
+    if not re.fullmatch(r"[0-9]{1,15}(\.[0-9]*)?", text):
         raise ValueError("is not a time such as 0:01:18.206684 or 16.6")
     return float(text)
 
@@ -115,6 +118,9 @@ _PARSERS: dict[str, tuple[Callable[[str], Any], Any]] = {
     "min": (_number, pa.float64()),
     "max": (_number, pa.float64()),
 }
+LOG_TYPES = {name: kind for name, (_, kind) in _PARSERS.items()}
+"""The types of the columns of a log."""
+
 # The first kind whose columns are all there is the kind of the log.
 _NEEDED = {
     LogKind.CERTIFICATION: ("index", "label", "predict", "radius"),
@@ -177,7 +183,7 @@ def _lines(path: Path) -> list[str]:
         data = path.read_bytes()
     except OSError as error:
         raise LogError(f"{path}: the log cannot be read ({error.strerror}).") from None
-    if not data:
+    if data in (b"", codecs.BOM_UTF8):
         raise LogError(f"{path}: the log is empty; a header line is needed.")
     try:
         text, bad = data.decode("utf-8-sig"), data.find(b"\0")
@@ -278,7 +284,7 @@ def write_log(path: str | os.PathLike[str], rows: Iterable[Mapping[str, Any]]) -
             raise UsageError(f"row {number} cannot be written to a log: it has no {missing}.") from None
         except (TypeError, ValueError):
             raise UsageError(f"row {number} cannot be written to a log: not all values are numbers.") from None
-        if min(index, label) < 0 or predict < ABSTAIN or not 0 <= radius < 1e15 or not 0 <= seconds < 1e15:
+        if min(index, label) < 0 or predict < ABSTAIN or not 0 <= radius < LARGEST_RADIUS or not 0 <= seconds < 1e15:
             raise UsageError(f"row {number} cannot be written to a log: a value is negative or not finite.")
         if index in seen:
             raise UsageError(f"row {number} cannot be written to a log: index {index} is already there.")

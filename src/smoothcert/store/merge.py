@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def merge_runs(runs: Sequence[str | os.PathLike[str]], output: str | os.PathLike
     sessions = [
         {"shard": run.config["inputs"]["shard"], **session}
         for _, run in sorted(shards.items())
-        for session in run.info["sessions"]
+        for session in _sessions(run)
     ]
     table = pa.concat_tables(tables, promote_options="default").sort_by("index")
     return write_run(folder, table, whole, sessions)
@@ -64,8 +65,12 @@ def _by_number(runs: Sequence[Run]) -> dict[int, Run]:
     first = runs[0]
     shards: dict[int, Run] = {}
     for run in runs:
-        if run.config.get("inputs", {}).get("shard") is None:
+        if run.settings.get("inputs", {}).get("shard") is None:
             raise UsageError(f"{run.path} is no shard; merge unites runs certified with --shard.")
+        if run.settings["inputs"].keys() != {"every", "start", "stop", "shard"} or "size" not in run.settings.get(
+            "data", {}
+        ):
+            raise RunError(f"{run.path / 'run.json'} is damaged: it does not tell its inputs; restore it.")
         other = differences(_comparable(first.config), _comparable(run.config))
         if other:
             raise RunError(
@@ -76,11 +81,11 @@ def _by_number(runs: Sequence[Run]) -> dict[int, Run]:
             raise UsageError(f"{shards[number].path} and {run.path} are both shard {number}; give each shard once.")
         shards[number] = run
     count = first.config["inputs"]["shard"][1]
-    missing = [f"{number}/{count}" for number in range(1, count + 1) if number not in shards]
+    missing = [f"{number}/{count}" for number in islice(range(1, count + 1), 20 + len(shards)) if number not in shards]
     if missing:
-        several = len(missing) > 1
+        several, more = len(missing) > 1, ", …" if count > 20 + len(shards) else ""
         raise RunError(
-            f"shard{'s' * several} {', '.join(missing)} {'are' if several else 'is'} missing; certify with "
+            f"shard{'s' * several} {', '.join(missing)}{more} {'are' if several else 'is'} missing; certify with "
             f"--shard {missing[0]}, or name {'their' if several else 'its'} run too."
         )
     return shards
@@ -90,18 +95,26 @@ def _refuse_incomplete(run: Run, found: Sequence[int], number: int) -> None:
     config = run.config
     count = config["inputs"]["shard"][1]
     own = take_shard(select(config["data"]["size"], **whole_selection(config)), number, count)
-    strangers = sorted(set(found) - set(own))
+    strangers = [index for index in found if index not in own]
     if strangers:
         raise RunError(
             f"{run.path} holds input {strangers[0]}, which is not in shard {number}/{count}; certify it anew."
         )
-    lacking = sorted(set(own) - set(found))
+    there = set(found)
+    lacking = len(own) - len(there)  # counted, not listed: a damaged run may claim any number of inputs
     if lacking:
-        named = ", ".join(map(str, lacking[:5])) + (", …" if len(lacking) > 5 else "")
+        first = islice((index for index in own if index not in there), 5)
+        named = ", ".join(map(str, first)) + (", …" if lacking > 5 else "")
         raise RunError(
-            f"{run.path} is unfinished: {len(lacking)} of its {len(own)} inputs are missing ({named}); run its certify "
+            f"{run.path} is unfinished: {lacking} of its {len(own)} inputs are missing ({named}); run its certify "
             "command again to finish it."
         )
+
+
+def _sessions(run: Run) -> list[Mapping[str, Any]]:
+    """The sessions of a run, as far as they are told as we tell them."""
+    sessions = run.info.get("sessions")
+    return [each for each in sessions if isinstance(each, Mapping)] if isinstance(sessions, list) else []
 
 
 def _unsharded(config: Mapping[str, Any]) -> dict[str, Any]:

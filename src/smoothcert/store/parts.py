@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from smoothcert.files import replacing
+from smoothcert.store.rows import fitting
 from smoothcert.types import RunError
 
 _KEY, _CONFIG = b"smoothcert.checksum", b"smoothcert.config"
@@ -80,14 +81,12 @@ def _read(path: Path, columns: list[str] | None) -> pa.Table:
         content = path.read_bytes()
         _verify(content)
         table = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True).read(columns=columns)
-        if "index" not in table.column_names:
-            raise ValueError("it has no column index")
+        return fitting(table)
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise RunError(
             f"{path} is damaged ({reason}); delete it and run the same certify command again to compute its rows anew."
         ) from error
-    return table
 
 
 def _verify(content: bytes) -> None:

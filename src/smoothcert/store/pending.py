@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from smoothcert.files import replacing
-from smoothcert.store.rows import SCHEMA, Row
+from smoothcert.files import parse_json, replacing
+from smoothcert.store.rows import SCHEMA, Row, unfit_row
 from smoothcert.types import RunError
 
 NAME = "pending.jsonl"
@@ -66,9 +66,14 @@ def read_pending(folder: Path) -> Pending:
     # A kill leaves the beginning of a line. The count is written whole, and a whole line ends in nothing but a newline.
     if (rest and not lines and not rest.startswith(b'{"index"')) or _has_sum(rest[:-1]):
         raise _damaged(file, len(lines) + 1, counts)
+    unfit = unfit_row(rows)
+    if unfit is not None:
+        raise _damaged(file, 1 + counts + unfit, counts)
     if head is None or not counts:
         return Pending(rows, size, torn=bool(rest))
-    return Pending(rows, size, head["config"], int(head["rows"]), bool(rest))
+    if type(head["rows"]) is not int or not isinstance(head.get("config"), str):
+        raise _damaged(file, 1, counts)
+    return Pending(rows, size, head["config"], head["rows"], bool(rest))
 
 
 def _damaged(file: Path, number: int, counts: bool) -> RunError:
@@ -167,7 +172,7 @@ def _sealed(body: bytes) -> bytes:
 def _parse(line: bytes) -> dict[str, Any] | None:
     """What a line says, if it is whole; a line without a checksum must look like one of an earlier version."""
     try:
-        entries = json.loads(line)
+        entries = parse_json(line)
     except ValueError:
         return None
     if not isinstance(entries, dict):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 
+from smoothcert.store.logs import LOG_TYPES
 from smoothcert.types import Certificate, Routing
 
 Row = dict[str, Any]
@@ -49,6 +51,59 @@ Where a selector chose who answers: its certified ``choice`` (-1: none) and how 
 estimation and the selection samples (for ACES, copies per threshold), and the class of a core that was asked. Parts of
 earlier versions lack the last columns.
 """
+
+_KNOWN = LOG_TYPES | {field.name: field.type for field in SCHEMA}
+"""The types of all columns that have one: those of certification runs and of imported logs."""
+
+
+def fitting(table: pa.Table) -> pa.Table:
+    """A table with the types of a run, so that nobody who reads rows meets another type than expected.
+
+    Returns:
+        The table; numbers of another width, and columns of nothing but gaps, are given their type.
+
+    Raises:
+        ValueError: If a column is there twice or of another type, an entry of a list is missing, or the index is.
+    """
+    for name in table.column_names:
+        if table.column_names.count(name) > 1:
+            raise ValueError(f"it has two columns {name}")
+        column, known = table[name], _KNOWN.get(name, table[name].type)
+        if column.type != known:
+            if not (_is_number(column.type) and _is_number(known)) and not _is_gap(column.type):
+                raise ValueError(f"its column {name} holds {column.type} and not {known}")
+            column = column.cast(known)
+            table = table.set_column(table.column_names.index(name), name, column)
+        if pa.types.is_list(column.type) and pa.types.is_struct(column.type.value_type):
+            entries = column.combine_chunks().flatten()
+            if entries.null_count or any(part.null_count for part in entries.flatten()):
+                raise ValueError(f"its column {name} has gaps")
+    if "index" not in table.column_names:
+        raise ValueError("it has no column index")
+    return table
+
+
+def _is_number(kind: Any) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _is_gap(kind: Any) -> bool:
+    return bool(pa.types.is_null(kind) or (pa.types.is_list(kind) and pa.types.is_null(kind.value_type)))
+
+
+def unfit_row(rows: Sequence[Row]) -> int | None:
+    """The place of the first row that is none of a certification run; None where all of them are."""
+    if _fits(rows):
+        return None
+    return next((place for place, row in enumerate(rows) if not _fits([row])), 0)
+
+
+def _fits(rows: Sequence[Row]) -> bool:
+    try:
+        table = fitting(pa.Table.from_pylist(rows, schema=SCHEMA))
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return False
+    return not table["index"].null_count
 
 
 def certificate_row(

@@ -27,6 +27,7 @@ from smoothcert.store.info import config_digest, read_info, refuse_strangers, wr
 from smoothcert.store.parts import parts_of, read_part, write_part
 from smoothcert.store.pending import PendingFile, read_pending
 from smoothcert.store.rows import SCHEMA, Row, certificate_row
+from smoothcert.store.settings import checked_settings
 from smoothcert.types import RunError
 
 __all__ = ["SCHEMA", "Row", "Run", "RunWriter", "certificate_row", "flat_config", "load_run", "open_run", "write_run"]
@@ -56,6 +57,15 @@ class Run:
         """What was asked for; the same configuration gives the same rows."""
         return self.info["config"]  # type: ignore[no-any-return]
 
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The configuration, for who computes with its settings rather than shows them.
+
+        Raises:
+            RunError: If a setting is of another kind than any version writes.
+        """
+        return checked_settings(self.config, self.path)
+
     def table(self, columns: Sequence[str] | None = None) -> pa.Table:
         """All rows as an Arrow table, ordered by input index.
 
@@ -76,8 +86,12 @@ class Run:
         if waiting or not pieces:
             rest = pa.Table.from_pylist(waiting, schema=SCHEMA)
             pieces.append(rest if wanted is None else rest.select(wanted))
-        found = pa.concat_tables(pieces, promote_options="default").sort_by("index")
-        return found if columns is None else found.select(list(columns))
+        try:
+            found = pa.concat_tables(pieces, promote_options="default").sort_by("index")
+            return found if columns is None else found.select(list(columns))
+        except (pa.ArrowException, KeyError) as error:
+            reason = str(error).partition("\n")[0]
+            raise RunError(f"the parts of {self.path} do not fit together ({reason}); delete the odd one.") from error
 
     def rows(self) -> list[Row]:
         """All rows as dicts, ordered by input index; ``checkpoints``, ``alpha_split`` and ``decisions`` as mappings."""
@@ -221,7 +235,9 @@ def _prepare(folder: Path, config: Mapping[str, Any], session: Mapping[str, Any]
     if (folder / info.NAME).exists():
         run = load_run(folder)
         _refuse_other(folder, run.config, json.loads(json.dumps(config)))
-        sessions = list(run.info.get("sessions", []))
+        sessions = run.info.get("sessions", [])
+        if not isinstance(sessions, list):
+            raise RunError(f"{folder / info.NAME} is damaged (its sessions are no list); restore it.")
     elif refuse_strangers(folder, config_digest(config)):
         sessions = [{"note": "earlier sessions are unknown: run.json was lost"}]
     write_info(folder, config, [*sessions, session])

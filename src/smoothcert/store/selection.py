@@ -76,8 +76,16 @@ def _score(row: Row) -> float:
     return float(row["counts"][row["label"]] / row["n"] - 1)
 
 
+def _keeps_votes(row: Row) -> bool:
+    if not row.get("counts") or None in row["counts"]:
+        return False
+    if any(row.get(key) is None for key in ("label", "predict", "radius", "n")):
+        return False
+    return bool(0 <= row["label"] < len(row["counts"]) and row["n"] > 0)
+
+
 def _rows(run: Run) -> list[Row]:
     rows = run.rows()
-    if not rows or not all(row.get("counts") and row["label"] < len(row["counts"]) for row in rows):
+    if not rows or not all(map(_keeps_votes, rows)):
         raise RunError(f"{run.path} keeps no votes; certify training inputs, for example with --split train --n 1000.")
     return rows

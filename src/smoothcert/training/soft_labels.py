@@ -25,7 +25,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import Tensor, nn
 
 from smoothcert.data import Dataset
-from smoothcert.files import replacing
+from smoothcert.data.arrays import check_claim
+from smoothcert.files import parse_json, replacing
 from smoothcert.noise import Noise
 from smoothcert.sampling import BLOCK, PREDICTION, Draw, Job, Pool, Source, Steps, TopClass
 from smoothcert.sampling.ray import Cluster
@@ -237,7 +238,7 @@ class _Labels:
 
     def _matching_info(self) -> dict[str, Any]:
         try:
-            info = json.loads((self.folder / "labels.json").read_text(encoding="utf-8"))
+            info = parse_json((self.folder / "labels.json").read_text(encoding="utf-8"))
             _ = info["runtime"]["notes"]["memory_format"], range(info["part"])[0]
         except (ValueError, LookupError, TypeError) as error:
             raise SmoothcertError(f"labels.json in {self.folder} is damaged ({error}); delete that folder.") from error
@@ -252,6 +253,8 @@ class _Labels:
             return False
         content = io.BytesIO(file.read_bytes())
         with suppress(Exception):  # whatever a damaged file makes the reader raise
+            check_claim(content, len(content.getbuffer()))
+            content.seek(0)
             counts = np.load(content, allow_pickle=False)
             votes = counts.sum(axis=1, dtype=np.int64)
             fits = counts.dtype == np.int32 and counts.shape == (len(part), self.counts.shape[1])
