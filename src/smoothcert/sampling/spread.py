@@ -135,9 +135,17 @@ class _Members:
         """Another worker with the members of a lost one; the same for all threads that lost it."""
         with self._lock:
             if self._holders[number] is holder:
-                warnings.warn("a worker was lost; its members go to another.", stacklevel=2)
+                self._note_loss(number)
                 self._holders[number], _ = self._begin(number)
             return self._holders[number]
+
+    def _note_loss(self, number: int) -> None:
+        self._lost[number] += 1
+        if self._lost[number] >= _TRIES:
+            raise SmoothcertError(
+                f"{_TRIES} workers with the same members of the ensemble were lost; look at their memory."
+            )
+        warnings.warn("a worker was lost; its members go to another.", stacklevel=2)
 
     def _begin(self, number: int) -> tuple[Any, Mapping[str, Any]]:
         """A worker that is ready, and how its members run."""
@@ -145,12 +153,8 @@ class _Members:
             holder = self._actor.remote(self._packed[number], self._cluster.cpus, self._cluster.device)
             try:
                 return holder, self._ray.get(holder.begin.remote(self._x.cpu(), self._settings, self._options))
-            except self._ray.exceptions.RayActorError as error:
-                self._lost[number] += 1
-                if self._lost[number] >= _TRIES:
-                    raise SmoothcertError(
-                        f"{_TRIES} workers with the same members of the ensemble were lost; look at their memory."
-                    ) from error
+            except self._ray.exceptions.RayActorError:
+                self._note_loss(number)
             except self._ray.exceptions.RayTaskError as error:
                 raise own_error(error) from error
 
