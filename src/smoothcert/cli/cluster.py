@@ -73,8 +73,7 @@ def with_address(arguments: Sequence[str]) -> list[str]:
         >>> with_address(["certify", "lenet.safetensors", "--ray", "10.0.0.1:6379"])
         ['certify', 'lenet.safetensors', '--ray', '10.0.0.1:6379']
     """
-    following = [*arguments[1:], ""]
     return [
         f"--ray={LOCAL}" if argument == "--ray" and not _ADDRESS.fullmatch(after) else argument
-        for argument, after in zip(arguments, following, strict=True)
+        for argument, after in zip(arguments, [*arguments[1:], ""], strict=False)
     ]
