@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from smoothcert import cli
 
+os.environ.setdefault("PYTHONFAULTHANDLER", "1")  # a process that tests start tells where it died
 torch.set_num_threads(1)  # the models here are too small to share; tests of threading set their own number
 
 
