@@ -66,7 +66,7 @@ def resnet_rate() -> float:
 def lease_rate(count: int) -> float:
     """Inputs per second over Ray; the clock starts when the first worker has begun."""
     image = torch.rand(SHAPE)
-    with Cluster(workers=2).team(Instant()) as team:
+    with Cluster(workers=2).team(Instant(), count) as team:
         begin = time.perf_counter()
         answered = sum(1 for _ in team.run(((index, image) for index in range(count)), count))
         assert answered == count

@@ -59,7 +59,7 @@ def show_savings(run: Run, reference: Run | None = None) -> None:
     if reference is not None or run.config.get("procedure", {}).get("name") in ("staged", "anytime"):
         named = {} if reference is None else {"reference": reference.name}
         typer.echo(savings_text(savings(run, reference=reference), **named))
-    elif "consensus" in run.table().column_names and (text := consensus_text(savings(run))):
+    elif "consensus" in run.table(["consensus"]).column_names and (text := consensus_text(savings(run))):
         typer.echo(text)
 
 
@@ -183,7 +183,12 @@ def info(
     if (path / "run.json").exists():
         run = load_run(path)
         _print_fields(
-            {"run": str(path), **run.config, "rows": len(run.table()), "last session": run.info["sessions"][-1]}
+            {
+                "run": str(path),
+                **run.config,
+                "rows": len(run.table(["index"])),
+                "last session": run.info["sessions"][-1],
+            }
         )
         if _has_outcomes(run):
             show_table([run_outcomes(run)])

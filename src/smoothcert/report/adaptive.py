@@ -10,6 +10,8 @@ from typing import Any
 from smoothcert.store import Run
 from smoothcert.types import UsageError
 
+_NEEDED = ["index", "outcome", "n", "n0", "seconds", "stages", "consensus"]
+
 
 @dataclass(frozen=True)
 class Savings:
@@ -55,7 +57,7 @@ def savings(run: Run, *, n: int = 100_000, reference: Run | None = None) -> Savi
     Raises:
         UsageError: If the run has no rows or no record of samples, or the reference is about other inputs.
     """
-    rows = run.rows()
+    rows = run.table(_NEEDED).to_pylist()
     if not rows or "outcome" not in rows[0]:
         raise UsageError(f"{run.path} has no rows that tell how many samples they took.")
     total, samples = len(rows), sum(row["n"] + row["n0"] for row in rows)
@@ -63,7 +65,7 @@ def savings(run: Run, *, n: int = 100_000, reference: Run | None = None) -> Savi
     fixed_samples = sum(n + row["n0"] for row in rows)
     fixed_seconds = seconds * fixed_samples / samples
     if reference is not None:
-        others = reference.rows()
+        others = reference.table(_NEEDED).to_pylist()
         if [row["index"] for row in others] != [row["index"] for row in rows]:
             raise UsageError(f"{reference.path} is about other inputs than {run.path}; compare runs of the same.")
         fixed_samples = sum(row["n"] + row["n0"] for row in others)

@@ -17,6 +17,8 @@ from smoothcert.stats import lower_bound
 from smoothcert.store import Log, LogKind, Run, load_run, read_log
 from smoothcert.types import Norm, RunError, UsageError
 
+_SHOWN = ["index", "label", "predict", "radius", "norm", "clean_predict"]
+_MOST_VOTES = 100_000_000  # counts of all classes and inputs that are looked through for the natural accuracy
 _LOG_SUFFIXES = (".tsv", ".txt", ".log")
 
 
@@ -89,7 +91,10 @@ def run_outcomes(run: Run, name: str | None = None, *, n: int | None = None, alp
     """
     if n is not None or alpha is not None:
         return recompute(run, n=n, alpha=alpha, name=name)
-    table = run.table()
+    fixed = run.settings.get("procedure", {}).get("name") == "cohen"
+    table = run.table(
+        [*_SHOWN, "counts"] if fixed else _SHOWN
+    )  # a million inputs of a thousand classes have many votes
     if len(table) == 0:
         raise RunError(f"{run.path} holds no rows yet.")
     norm = _norm(run, table)
@@ -122,6 +127,8 @@ def _natural(run: Run, table: pa.Table) -> int | None:
         return _clean(table)
     procedure = run.settings.get("procedure", {})
     if procedure.get("name") != "cohen" or "alpha" not in procedure or {"sigma", "experts"} & run.config.keys():
+        return None
+    if "counts" not in table.column_names or len(table) * len(table["counts"][0].as_py() or ()) > _MOST_VOTES:
         return None
     counts = table["counts"].to_pylist()
     if any(row is None or len(row) != len(counts[0]) or None in row for row in counts):

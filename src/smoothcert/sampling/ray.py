@@ -142,11 +142,12 @@ class Cluster:
         )
 
     @contextmanager
-    def team(self, work: Work, *, like: Mapping[str, Any] | None = None) -> Iterator[Team]:
+    def team(self, work: Work, inputs: int, *, like: Mapping[str, Any] | None = None) -> Iterator[Team]:
         """Workers that do some work; the first of them has begun.
 
         Args:
             work: What they do.
+            inputs: For how many inputs; there are no more workers than these.
             like: How an earlier session ran.
 
         Raises:
@@ -157,7 +158,7 @@ class Cluster:
         with self.connected() as ray:
             team = Team(ray, self, ray.put(pack(work, ray.cloudpickle.Pickler)), like)
             try:
-                team.begin()
+                team.begin(inputs)
                 yield team
             finally:
                 team.dismiss()
@@ -216,6 +217,7 @@ class Team:
         self._members: list[_Member] = []
         self._calls: dict[Any, _Member] = {}
         self._failed_starts = 0
+        self._agreed = False  # whether the first worker has told how all are to run
         self._looked = -math.inf
         self._lonely_since: float | None = None
 
@@ -224,9 +226,9 @@ class Team:
         """How many workers are ready."""
         return sum(member.ready for member in self._members)
 
-    def begin(self) -> None:
-        """Take on the first worker, which decides how all of them run."""
-        self._take_on()
+    def begin(self, inputs: int) -> None:
+        """Take on workers, and wait for the first, which decides how all of them run."""
+        self._grow(inputs)
         while not self.size:
             list(self._reports())
 
@@ -265,9 +267,15 @@ class Team:
         self._members, self._calls = [], {}
 
     def _take_on(self) -> None:
-        member = _Member(self._actor.remote(self._work, self._cluster.cpus, self._cluster.device))
-        self._members.append(member)
-        self._call(member, member.actor.begin.remote(self.settings, _versions()))
+        """Start one more worker; it begins once it is known how, and is the first to begin if nobody else is."""
+        self._members.append(_Member(self._actor.remote(self._work, self._cluster.cpus, self._cluster.device)))
+        self._let_begin()
+
+    def _let_begin(self) -> None:
+        waiting = [member for member in self._members if not member.ready and not member.calls]
+        first = not self._agreed and not any(member.calls for member in self._members)
+        for member in waiting if self._agreed else waiting[: int(first)]:
+            self._call(member, member.actor.begin.remote(self.settings, _versions()))
 
     def _call(self, member: _Member, call: Any) -> None:
         self._calls[call] = member
@@ -314,6 +322,8 @@ class Team:
         if mismatch:
             raise SmoothcertError(f"a worker has {mismatch}; install the same versions on all nodes.")
         member.ready, self._failed_starts = True, 0
+        self._agreed = True
+        self._let_begin()
 
     def _lose(self, member: _Member, queue: _Queue | None, error: Exception) -> None:
         """Take back what a lost worker was leased, and look for another one."""
@@ -334,6 +344,7 @@ class Team:
         self._looked = -math.inf
         if queue is None:
             self._take_on()
+        self._let_begin()
 
     def _tell_if_lonely(self) -> None:
         """Say so if no worker could start for long: whatever the cluster is short of, somebody must know."""

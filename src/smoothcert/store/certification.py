@@ -111,8 +111,8 @@ def certify_dataset(
         if strangers:
             raise RunError(f"{run} holds rows for inputs that are not selected, such as {min(strangers)}.")
         before = writer.run.table(["outcome", "predict"]).to_pylist() if writer.done else []
-        smoothed.resume(sum(row["predict"] != ABSTAIN for row in before))
-        outcomes = Counter(row["outcome"] for row in before)
+        smoothed.resume(sum(row.get("predict", ABSTAIN) != ABSTAIN for row in before))
+        outcomes = Counter(row.get("outcome") for row in before)
         task = bar.add_task("certify", total=len(own), completed=len(writer.done), detail="")
         begin, answered, drawn = time.perf_counter(), 0, 0
         labels: dict[int, int] = {}
@@ -171,7 +171,7 @@ def _answers(
             yield index, x
 
     each = replace(work, smoothed=smoothed.for_workers(), count=-(-work.count // (cluster.workers or 2)))
-    with cluster.team(each, like=like) as team:
+    with cluster.team(each, work.count, like=like) as team:
         writer.annotate(runtime=team.settings, cluster=asdict(cluster))
         yield _settled(smoothed, team.run(noted(), work.count), order)
 
@@ -264,7 +264,7 @@ def _session(smoothed: Smoothed, source: Mapping[str, Any] | None) -> dict[str, 
     }
 
 
-def _detail(outcomes: Counter[str], drawn: int, seconds: float, answered: int | None) -> str:
+def _detail(outcomes: Counter[str | None], drawn: int, seconds: float, answered: int | None) -> str:
     """What the bar says beside the number of inputs: outcomes, speed, and what early decisions save."""
     parts = [f"{outcomes[name]} {name}" for name in ("certified", "refuted") if outcomes[name]]
     parts.append(f"{drawn / seconds / 1000:,.1f}k/s")

@@ -70,7 +70,8 @@ class Run:
         """All rows as an Arrow table, ordered by input index.
 
         Args:
-            columns: Only these columns, for a run whose votes do not fit into memory; all by default.
+            columns: Only those of these columns that it has, for a run whose votes do not fit into memory; all by
+                default.
 
         Raises:
             RunError: If a part or a pending row is damaged.
@@ -85,13 +86,13 @@ class Run:
         waiting = [row for row in waiting if row["index"] not in seen]
         if waiting or not pieces:
             rest = pa.Table.from_pylist(waiting, schema=SCHEMA)
-            pieces.append(rest if wanted is None else rest.select(wanted))
+            pieces.append(rest if wanted is None else rest.select([name for name in wanted if name in SCHEMA.names]))
         try:
             found = pa.concat_tables(pieces, promote_options="default").sort_by("index")
-            return found if columns is None else found.select(list(columns))
         except (pa.ArrowException, KeyError) as error:
             reason = str(error).partition("\n")[0]
             raise RunError(f"the parts of {self.path} do not fit together ({reason}); delete the odd one.") from error
+        return found if columns is None else found.select([name for name in columns if name in found.column_names])
 
     def rows(self) -> list[Row]:
         """All rows as dicts, ordered by input index; ``checkpoints``, ``alpha_split`` and ``decisions`` as mappings."""

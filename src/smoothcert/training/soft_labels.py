@@ -179,7 +179,7 @@ def _count(
             labels.note(work.begin(like))
             groups = [[part] for part in labels.left]  # each in batches of its own, which are the same after a stop
         else:
-            team = stack.enter_context(cluster.team(work, like=like))
+            team = stack.enter_context(cluster.team(work, left, like=like))
             labels.note(team.settings)
             groups = [list(labels.left)]  # all at once, so that no worker waits for the last of a part
         for group in groups:
