@@ -68,7 +68,7 @@ def lease_rate(count: int) -> float:
     image = torch.rand(SHAPE)
     with Cluster(workers=2).team(Instant(), count) as team:
         begin = time.perf_counter()
-        answered = sum(1 for _ in team.run(((index, image) for index in range(count)), count))
+        answered = sum(1 for _ in team.run(((index, image.clone()) for index in range(count)), count))
         assert answered == count
         return count / (time.perf_counter() - begin)
 
