@@ -272,7 +272,7 @@ def workers_below(pid: int | None) -> list[int]:
             parents[int(entry.name)] = (int((entry / "stat").read_text().rpartition(")")[2].split()[1]), name)
         except (OSError, ValueError):
             continue
-    found = [(one, parent) for one, (parent, name) in parents.items() if name.startswith(b"ray::_Worker")]
+    found = [(one, parent) for one, (parent, name) in parents.items() if name.startswith(b"ray::Worker")]
     return [one for one, parent in found if parents.get(parent, (0, b""))[0] == pid]
 
 

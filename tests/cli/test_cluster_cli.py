@@ -64,7 +64,7 @@ def workers_of(session: int) -> list[int]:
     found = []
     for entry in Path("/proc").iterdir():
         try:
-            if (entry / "cmdline").read_bytes().startswith(b"ray::_Worker.step") and os.getsid(
+            if (entry / "cmdline").read_bytes().startswith(b"ray::Worker.step") and os.getsid(
                 int(entry.name)
             ) == session:
                 found.append(int(entry.name))

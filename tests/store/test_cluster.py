@@ -198,7 +198,7 @@ def test_an_error_of_the_model_is_one_sentence(tmp_path):
 
 
 def test_workers_of_another_version_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_versions", lambda: {"smoothcert": "9.9", "torch": torch.__version__, "numpy": "1"})
+    monkeypatch.setattr(module, "versions", lambda: {"smoothcert": "9.9", "torch": torch.__version__, "numpy": "1"})
     with pytest.raises(SmoothcertError, match=r"a worker has smoothcert .*, not 9\.9 and numpy .*; install the same"):
         certify(tmp_path / "run", cluster=TWO)
 

@@ -202,7 +202,7 @@ def info(
 
 def _show_probabilities(run: Run) -> None:
     """Say how the lower bounds on p_A are spread over the inputs, which one ACR does not tell."""
-    table = run.table()
+    table = run.table(["p_lower"])
     if "p_lower" in table.column_names and table["p_lower"].null_count == 0:
         levels = (0.05, 0.25, 0.5, 0.75, 0.95)
         found = probability_quantiles(table["p_lower"].to_numpy(), levels)
@@ -211,8 +211,9 @@ def _show_probabilities(run: Run) -> None:
 
 
 def _has_outcomes(run: Run) -> bool:
-    table = run.table()
-    return len(table) > 0 and {"label", "predict", "radius"} <= set(table.column_names)
+    needed = ["label", "predict", "radius"]
+    table = run.table(needed)
+    return len(table) > 0 and table.column_names == needed
 
 
 def _print_fields(fields: dict[str, Any], indent: str = "") -> None:

@@ -10,16 +10,13 @@ import re
 import socket
 import time
 import warnings
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from importlib.metadata import version
-from typing import Any, Protocol
+from typing import Any
 
-import torch
-
-from smoothcert.sampling.shipping import Packed, pack, unpack
+from smoothcert.sampling.leases import TRIES, Item, Queue, Work, Worker, versions
+from smoothcert.sampling.shipping import pack
 from smoothcert.types import SmoothcertError, UsageError
 
 LOCAL = "local"
@@ -31,29 +28,6 @@ _LARGEST_LEASE = 1000
 _CALLS = 2  # per worker, so that the next one waits there when one ends
 _LOOK_SECONDS = 5.0  # how often to look for new nodes
 _WAIT_SECONDS = 60.0  # without any worker, after which the user is told
-_TRIES = 3  # how many workers may be lost with an input, or at their start
-
-Item = tuple[int, Any]
-"""An input by its index, or an answer by the index of its input."""
-
-
-class Work(Protocol):
-    """What workers do: sent to each of them once, in parts (see :func:`smoothcert.sampling.shipping.pack`)."""
-
-    def begin(self, like: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        """Make ready, on the worker.
-
-        Args:
-            like: What the first worker returned, for all others; or what an earlier session began with.
-
-        Returns:
-            How it runs, as plain values.
-        """
-        ...
-
-    def answers(self, inputs: Iterator[Item]) -> Iterator[Item]:
-        """Answer inputs, in any order."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,7 +187,7 @@ class Team:
         self.settings = like
         self.lost = 0
         self._ray, self._cluster, self._work = ray, cluster, work
-        self._actor = ray.remote(num_cpus=cluster.cpus, num_gpus=cluster.gpus)(_Worker)
+        self._actor = ray.remote(num_cpus=cluster.cpus, num_gpus=cluster.gpus)(Worker)
         self._members: list[_Member] = []
         self._calls: dict[Any, _Member] = {}
         self._failed_starts = 0
@@ -245,7 +219,7 @@ class Team:
         Raises:
             SmoothcertError: What the work raises; or if an input was with too many workers that were lost.
         """
-        queue = _Queue(iter(inputs), count)
+        queue = Queue(iter(inputs), count)
         while queue.left or any(member.leased for member in self._members):
             self._grow(queue.left)
             for member in self._members:
@@ -275,7 +249,7 @@ class Team:
         waiting = [member for member in self._members if not member.ready and not member.calls]
         first = not self._agreed and not any(member.calls for member in self._members)
         for member in waiting if self._agreed else waiting[: int(first)]:
-            self._call(member, member.actor.begin.remote(self.settings, _versions()))
+            self._call(member, member.actor.begin.remote(self.settings, versions()))
 
     def _call(self, member: _Member, call: Any) -> None:
         self._calls[call] = member
@@ -288,7 +262,7 @@ class Team:
             for _ in range(min(self._cluster.room(self._ray), left + self.size) - len(self._members)):
                 self._take_on()
 
-    def _reports(self, queue: _Queue | None = None) -> Iterator[Item]:
+    def _reports(self, queue: Queue | None = None) -> Iterator[Item]:
         """Wait until there is a report, or for a while, and take in all there are."""
         waiting = list(self._calls)
         ready, rest = self._ray.wait(waiting, num_returns=1, timeout=_LOOK_SECONDS)
@@ -325,14 +299,14 @@ class Team:
         self._agreed = True
         self._let_begin()
 
-    def _lose(self, member: _Member, queue: _Queue | None, error: Exception) -> None:
+    def _lose(self, member: _Member, queue: Queue | None, error: Exception) -> None:
         """Take back what a lost worker was leased, and look for another one."""
         self._members.remove(member)
         self._calls = {call: other for call, other in self._calls.items() if other is not member}
         reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         if not member.ready:
             self._failed_starts += 1
-            if self._failed_starts >= _TRIES:
+            if self._failed_starts >= TRIES:
                 raise SmoothcertError(
                     f"workers cannot start ({reason}); smoothcert must be installed on all nodes, in the same version."
                 ) from error
@@ -359,94 +333,6 @@ class Team:
                 f" and {self._cluster.gpus:g} GPU(s)" if self._cluster.gpus else ""
             )
             warnings.warn(f"no worker could start yet; each needs {need}. Still waiting.", stacklevel=2)
-
-
-class _Queue:
-    """Inputs yet to be leased: those that come back first, then new ones."""
-
-    def __init__(self, inputs: Iterator[Item], count: int) -> None:
-        self._inputs, self._new = inputs, count
-        self._back: deque[Item] = deque()
-        self._losses: dict[int, int] = {}
-        self.error: Exception | None = None
-
-    @property
-    def left(self) -> int:
-        return self._new + len(self._back)
-
-    def take(self, most: int) -> dict[int, Any]:
-        taken: dict[int, Any] = {}
-        while len(taken) < most and self._back:
-            index, x = self._back.popleft()
-            taken[index] = x
-        while len(taken) < most and self._new:
-            try:
-                index, x = next(self._inputs)
-            except StopIteration:
-                self._new = 0
-            except Exception as error:  # raised once the inputs before are answered
-                self._new, self.error = 0, error
-            else:
-                taken[index] = x
-                self._new -= 1
-        return taken
-
-    def put_back(self, leased: Mapping[int, Any], reason: str) -> None:
-        for index, x in reversed(list(leased.items())):
-            self._losses[index] = self._losses.get(index, 0) + 1
-            if self._losses[index] >= _TRIES:
-                raise SmoothcertError(
-                    f"{_TRIES} workers were lost with input {index} ({reason}); look at their memory, or run the same "
-                    "command again without Ray."
-                )
-            self._back.appendleft((index, x))
-
-
-class _Worker:
-    """A process of the cluster at work."""
-
-    def __init__(self, packed: Packed, cpus: int, device: str) -> None:
-        torch.set_num_threads(cpus)
-        self._work: Work = unpack(packed, device)
-        self._waiting: deque[Item] = deque()
-        self._running: Iterator[Item] | None = None
-
-    def begin(self, like: Mapping[str, Any] | None, versions: Mapping[str, str]) -> tuple[Mapping[str, Any], str]:
-        """Make ready; how the work runs, and what is not the same here as elsewhere."""
-        other = {name: here for name, here in _versions().items() if here != versions[name]}
-        mismatch = " and ".join(f"{name} {here}, not {versions[name]}" for name, here in other.items())
-        return ({} if mismatch else self._work.begin(like)), mismatch
-
-    def step(self, inputs: list[Item], seconds: float) -> tuple[list[Item], SmoothcertError | None]:
-        """Take on inputs and work for a while, or until one is answered; what was answered, and what went wrong.
-
-        Between two steps the work stands still, but the next step waits at the door already.
-        """
-        self._waiting.extend(inputs)
-        done: list[Item] = []
-        until = time.perf_counter() + seconds
-        try:
-            while self._running is not None or self._waiting:
-                if self._running is None:
-                    self._running = self._work.answers(self._leased())
-                answer = next(self._running, None)
-                if answer is None:
-                    self._running = None
-                    continue
-                done.append(answer)
-                if not self._waiting or time.perf_counter() >= until:
-                    break
-        except SmoothcertError as error:
-            return done, error
-        return done, None
-
-    def _leased(self) -> Iterator[Item]:
-        while self._waiting:
-            yield self._waiting.popleft()
-
-
-def _versions() -> dict[str, str]:
-    return {name: version(name) for name in ("smoothcert", "torch", "numpy")}
 
 
 def own_error(error: Any) -> Exception:
