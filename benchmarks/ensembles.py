@@ -1,13 +1,13 @@
-"""Ensembles of Gaussian LeNets on MNIST at σ = 0.50: members, votes, K-consensus, and all of it with Anytime.
+"""Ensembles of Gaussian LeNets at σ = 0.50: members, votes, K-consensus, and all of it with Anytime.
 
 Trains five members that differ in their seed (``smoothcert train mnist-gaussian-0.50-quick --set seed=1`` …), orders
 and weighs them on the training images kept out, certifies them alone and in ensembles of three and five by every vote
 (n = 10 000, test images 0, 100, 200, …), then measures in one run, in alternation, what K-consensus and Anytime save.
 The members' logits on each noisy copy are computed once and serve all votes; that the certificates are those of
 ``Smoothed.certify`` is checked on the images that are timed.
-Rebuilds ``docs/ensembles-mnist.md``. Trainings and runs are kept in the work folder and continued.
+Rebuilds ``docs/ensembles-mnist.md`` or ``docs/ensembles-fashion-mnist.md``. Trainings are kept in the work folder.
 
-Usage: python benchmarks/ensembles.py [--work DIR] [--every 100]
+Usage: python benchmarks/ensembles.py [--dataset mnist] [--work DIR] [--every 100]
 """
 
 from __future__ import annotations
@@ -40,15 +40,18 @@ RADII = (0.0, 0.5, 1.0, 1.5)
 TARGET = 1.0
 SAMPLES = 10_000
 FIXED = Cohen(n=100_000)
+NAMES = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST"}
 
 
 Vote = Callable[[list[Tensor]], Tensor]
 """From the logits of all members to those of an ensemble of some of them."""
 
 
-def certify_votes(found: list[nn.Module], votes: dict[str, Vote], indices: range) -> dict[str, list[Certificate]]:
+def certify_votes(
+    found: list[nn.Module], votes: dict[str, Vote], test: data.Dataset, indices: range
+) -> dict[str, list[Certificate]]:
     """The certificates of all ensembles, from one pass of every member over each noisy copy."""
-    test, procedure = data.load("mnist", split="test"), Cohen(n=SAMPLES)
+    procedure = Cohen(n=SAMPLES)
     certificates: dict[str, list[Certificate]] = {name: [] for name in votes}
     for index in track(indices, "certify"):
         x = test[index][0]
@@ -70,8 +73,8 @@ def _votes(counts: dict[int, Tensor], request: Draw) -> tuple[Votes]:
     return (Votes(request.n, tuple(counts[request.stage].tolist())),)
 
 
-def row(name: str, certificates: list[Certificate]) -> dict[str, object]:
-    labels = data.load("mnist", split="test").arrays()[1].numpy()
+def row(name: str, certificates: list[Certificate], test: data.Dataset) -> dict[str, object]:
+    labels = test.arrays()[1].numpy()
     columns = zip(*((c.index, c.label, c.radius) for c in certificates), strict=True)
     index, predict, radius = (np.array(column) for column in columns)
     outcomes = Outcomes(name, index, labels[index], predict, radius)
@@ -84,10 +87,9 @@ def row(name: str, certificates: list[Certificate]) -> dict[str, object]:
 
 
 def timed(
-    model: nn.Module, procedure: Cohen | Anytime, indices: range
+    model: nn.Module, procedure: Cohen | Anytime, test: data.Dataset, indices: range
 ) -> tuple[float, dict[int, tuple[Certificate, float | None]]]:
     """Seconds to certify test images, with the runtime prepared before, and the certificates with their KCR."""
-    test = data.load("mnist", split="test")
     smoothed = Smoothed(model, NOISE)
     smoothed.prepare(test[0][0], samples=len(indices) * procedure.expected_samples)
     begin = time.perf_counter()
@@ -100,7 +102,11 @@ def timed(
 
 
 def measure(
-    found: list[nn.Module], rules: dict[str, Consensus], expected: dict[str, list[Certificate]], turns: int = 3
+    found: list[nn.Module],
+    rules: dict[str, Consensus],
+    expected: dict[str, list[Certificate]],
+    test: data.Dataset,
+    turns: int = 3,
 ) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
     """What each consensus saves alone and with Anytime, by the clock, and its KCR.
 
@@ -110,12 +116,12 @@ def measure(
     ratios: dict[str, dict[str, list[float]]] = {name: {"consensus": [], "anytime": []} for name in rules}
     given = {}
     for _ in range(turns):
-        every_member, given["five, soft"] = timed(Ensemble(found), Cohen(n=SAMPLES), few)
-        fixed = timed(found[0], FIXED, few[::4])[0] / len(few[::4])
+        every_member, given["five, soft"] = timed(Ensemble(found), Cohen(n=SAMPLES), test, few)
+        fixed = timed(found[0], FIXED, test, few[::4])[0] / len(few[::4])
         for name, consensus in rules.items():
-            two_members, given[name] = timed(consensus, Cohen(n=SAMPLES), few)
+            two_members, given[name] = timed(consensus, Cohen(n=SAMPLES), test, few)
             ratios[name]["consensus"].append(every_member / two_members)
-            early = timed(consensus, Anytime(radius=TARGET), many)[0] / len(many)
+            early = timed(consensus, Anytime(radius=TARGET), test, many)[0] / len(many)
             ratios[name]["anytime"].append(fixed / early)
     for name, answers in given.items():
         for certificate in expected[name]:
@@ -147,7 +153,11 @@ def kept(rows: dict[str, dict[str, object]], name: str) -> dict[str, float]:
 
 
 def page(
-    rows: dict[str, dict[str, object]], saved: dict[str, dict[str, float]], weights: tuple[float, ...], margin: float
+    dataset: str,
+    rows: dict[str, dict[str, object]],
+    saved: dict[str, dict[str, float]],
+    weights: tuple[float, ...],
+    margin: float,
 ) -> str:
     lines = [
         f"| {name.removeprefix('five, ')} | {kept(rows, name)['best']:.0f} | {kept(rows, name)['first']:.0f} "
@@ -155,12 +165,12 @@ def page(
         for name, ratio in saved.items()
     ]
     return f"""\
-# Ensembles on MNIST at σ = 0.50
+# Ensembles on {NAMES[dataset]} at σ = 0.50
 
-Gaussian LeNets of five seeds (`mnist-gaussian-0.50-quick`), certified with n = 10 000, α = 0.001 on
-{rows["five, soft"]["inputs"]} test images (0, 100, 200, …). Certified accuracy and the share decided by two members
+Gaussian LeNets of five seeds (`{dataset}-gaussian-0.50-quick`), certified with n = 10 000, α = 0.001 on
+{rows["five, soft"]["inputs"]} test images, evenly spaced. Certified accuracy and the share decided by two members
 (KCR) are in percent. Members are ordered, weights learned, and the margin found on the 500 training images kept out.
-`python benchmarks/ensembles.py` rebuilds this page.
+`python benchmarks/ensembles.py --dataset {dataset}` rebuilds this page.
 
 {table(rows, RADII, kcr=True)}
 What a consensus keeps of the ACR that five members gain over one of them (in percent; the paper compares with the
@@ -178,11 +188,13 @@ without test images. Weights of the members in order: {", ".join(f"{weight:.2f}"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--dataset", choices=NAMES, default="mnist")
     parser.add_argument("--work", type=Path, default=Path("models"), help="where trainings and runs are kept")
     parser.add_argument("--every", type=int, default=100, help="certify every this many-th test image")
     chosen = parser.parse_args()
-    found = members("mnist-gaussian-0.50-quick", SEEDS, chosen.work)
-    x, y = kept_out("mnist")
+    found = members(f"{chosen.dataset}-gaussian-0.50-quick", SEEDS, chosen.work)
+    test = data.load(chosen.dataset, split="test")
+    x, y = kept_out(chosen.dataset)
     ranked = rank_members(found, x, y, NOISE)
     found = [found[member.position] for member in ranked]
     votes: dict[str, Vote] = {f"member {n + 1}": (lambda logits, n=n: logits[n]) for n in range(len(found))}
@@ -200,17 +212,16 @@ def main() -> None:
     }
     for name, consensus in rules.items():
         votes[name] = lambda logits, consensus=consensus: agreed(consensus, logits)
-    certificates = certify_votes(found, votes, range(0, 10_000, chosen.every))
-    rows = {name: row(name, given) for name, given in certificates.items()}
-    saved, shares = measure(found, rules, certificates)
+    certificates = certify_votes(found, votes, test, range(0, 10_000, chosen.every))
+    rows = {name: row(name, given, test) for name, given in certificates.items()}
+    saved, shares = measure(found, rules, certificates, test)
     for name, share in shares.items():
         rows[name]["kcr"] = share
     accuracies = [member.accuracy for member in ranked]
-    print(
-        json.dumps({"benchmark": "ensembles", "rows": rows, "saved": saved, "accuracy": accuracies, "margin": margin})
-    )
-    text = page(rows, saved, weights, margin)
-    (DOCS / "ensembles-mnist.md").write_text(text, encoding="utf-8")
+    numbers = {"rows": rows, "saved": saved, "accuracy": accuracies, "margin": margin}
+    print(json.dumps({"benchmark": "ensembles", "dataset": chosen.dataset, **numbers}))
+    text = page(chosen.dataset, rows, saved, weights, margin)
+    (DOCS / f"ensembles-{chosen.dataset}.md").write_text(text, encoding="utf-8")
     print(text)
 
 

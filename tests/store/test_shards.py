@@ -76,10 +76,23 @@ def test_the_united_run_is_that_of_one_process(shards, tmp_path):
     assert united.config == whole.config
     assert [session["shard"] for session in united.info["sessions"]] == [[1, 3], [2, 3], [3, 3]]
     assert united.table().schema == whole.table().schema
-    before = (tmp_path / "united" / "part-000000.parquet").stat().st_mtime_ns
+    before = {part: part.stat().st_mtime_ns for part in united.path.glob("*.parquet")}
+    assert len(before) == 3
     certify(tmp_path / "united", start=3)  # finds it finished
-    assert (tmp_path / "united" / "part-000000.parquet").stat().st_mtime_ns == before
-    assert len(list((tmp_path / "united").glob("*.parquet"))) == 1
+    assert {part: part.stat().st_mtime_ns for part in united.path.glob("*.parquet")} == before
+
+
+def test_a_run_is_put_together_a_part_at_a_time(shards, tmp_path):
+    written = []
+
+    def pieces():
+        for shard in shards:
+            yield from load_run(shard).pieces()
+            written.append(len(list(tmp_path.glob("*/part-*.parquet"))))
+
+    united = write_run(tmp_path / "united", pieces(), load_run(shards[0]).config, {})
+    assert written == [1, 2, 3]
+    assert united.table()["index"].to_pylist() == list(range(3, 20))
 
 
 def test_a_run_without_shards_says_nothing_of_them(tmp_path):

@@ -156,7 +156,7 @@ def export(
 
         smoothcert export demo/runs/sigma-0.25 -o sigma_0.25
     """
-    rows = load_run(run).rows()
+    rows = load_run(run).table(["index", "label", "predict", "radius", "seconds"]).to_pylist()
     write_log(output, rows)
     typer.echo(f"{output}: {len(rows)} rows", err=True)
 

@@ -8,8 +8,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from smoothcert.store.certification import select, take_shard, whole_selection
 from smoothcert.store.run import Run, differences, load_run, refuse_existing, write_run
 from smoothcert.types import RunError, UsageError
@@ -38,24 +36,21 @@ def merge_runs(runs: Sequence[str | os.PathLike[str]], output: str | os.PathLike
     shards = _by_number([load_run(path) for path in runs])
     first = shards[min(shards)]
     whole = _unsharded(first.config)
-    tables = []
     owners: dict[int, Path] = {}
     for number, run in sorted(shards.items()):
-        table = run.table()
-        found = table["index"].to_pylist()
+        found = run.table(["index"])["index"].to_pylist()
         for index in found:
             if index in owners:
                 raise RunError(f"input {index} is in {owners[index]} and in {run.path}; certify one of them anew.")
             owners[index] = run.path
         _refuse_incomplete(run, found, number)
-        tables.append(table)
     sessions = [
         {"shard": run.config["inputs"]["shard"], **session}
         for _, run in sorted(shards.items())
         for session in _sessions(run)
     ]
-    table = pa.concat_tables(tables, promote_options="default").sort_by("index")
-    return write_run(folder, table, whole, sessions)
+    pieces = (piece for _, run in sorted(shards.items()) for piece in run.pieces() if len(piece))
+    return write_run(folder, pieces, whole, sessions)
 
 
 def _by_number(runs: Sequence[Run]) -> dict[int, Run]:

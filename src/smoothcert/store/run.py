@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,22 +77,37 @@ class Run:
             RunError: If a part or a pending row is damaged.
         """
         wanted = None if columns is None else list(dict.fromkeys(["index", *columns]))
-        waiting = read_pending(self.path).rows  # before the parts: rows may move there meanwhile, and are then in both
-        pieces: list[pa.Table] = []
-        seen: dict[int, Path] = {}
-        for part in parts_of(self.path):
-            pieces.append(read_part(part, wanted))
-            _note(part, pieces[-1], seen)
-        waiting = [row for row in waiting if row["index"] not in seen]
-        if waiting or not pieces:
-            rest = pa.Table.from_pylist(waiting, schema=SCHEMA)
-            pieces.append(rest if wanted is None else rest.select([name for name in wanted if name in SCHEMA.names]))
+        pieces = list(self.pieces(wanted))
         try:
             found = pa.concat_tables(pieces, promote_options="default").sort_by("index")
         except (pa.ArrowException, KeyError) as error:
             reason = str(error).partition("\n")[0]
             raise RunError(f"the parts of {self.path} do not fit together ({reason}); delete the odd one.") from error
         return found if columns is None else found.select([name for name in columns if name in found.column_names])
+
+    def pieces(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """All rows in tables as they were written, by default of a thousand, each read when it is asked for.
+
+        Args:
+            columns: Only those of these columns that it has, ``index`` among them; all by default.
+
+        Yields:
+            At least one table, each ordered by input index.
+
+        Raises:
+            RunError: If a part or a pending row is damaged.
+        """
+        waiting = read_pending(self.path).rows  # before the parts: rows may move there meanwhile, and are then in both
+        seen: dict[int, Path] = {}
+        parts = parts_of(self.path)
+        for part in parts:
+            piece = read_part(part, None if columns is None else list(columns))
+            _note(part, piece, seen)
+            yield piece.sort_by("index")
+        waiting = [row for row in waiting if row["index"] not in seen]
+        if waiting or not parts:
+            rest = pa.Table.from_pylist(waiting, schema=SCHEMA).sort_by("index")
+            yield rest if columns is None else rest.select([name for name in columns if name in SCHEMA.names])
 
     def rows(self) -> list[Row]:
         """All rows as dicts, ordered by input index; ``checkpoints``, ``alpha_split`` and ``decisions`` as mappings."""
@@ -260,15 +275,15 @@ def _is_ours(folder: Path) -> bool:
 
 def write_run(
     path: str | os.PathLike[str],
-    table: pa.Table,
+    rows: pa.Table | Iterable[pa.Table],
     config: Mapping[str, Any],
     session: Mapping[str, Any] | Sequence[Mapping[str, Any]],
 ) -> Run:
-    """Store a finished table (an imported log, or runs put together) as a run folder, whole or not at all.
+    """Store finished rows (an imported log, or runs put together) as a run folder, whole or not at all.
 
     Args:
         path: The folder.
-        table: The rows.
+        rows: The rows, in one table or in several, of which each becomes a part before the next one is asked for.
         config: What decided them.
         session: The circumstances, or those of several sessions.
 
@@ -286,7 +301,8 @@ def write_run(
     beside = temporary_beside(place)
     try:
         beside.mkdir(parents=True)
-        write_part(beside / "part-000000.parquet", table, owner)
+        for number, table in enumerate([rows] if isinstance(rows, pa.Table) else rows):
+            write_part(beside / f"part-{number:06d}.parquet", table, owner)
         write_info(beside, config, sessions)
         if place.exists():
             shutil.rmtree(place)  # nothing but leftovers, as was made sure
