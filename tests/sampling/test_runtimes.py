@@ -14,8 +14,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from smoothcert.sampling import runtimes, tuning
-from smoothcert.sampling.runtimes import Plan, Runtime, prepare
+from smoothcert.sampling import forwards, runtimes, tuning
+from smoothcert.sampling.forwards import Plan, eager
+from smoothcert.sampling.runtimes import Runtime, prepare
 from smoothcert.sampling.seeds import BLOCK
 from smoothcert.sampling.tuning import Course, Setup, intra_op_threads, race
 from smoothcert.types import SmoothcertError, UsageError
@@ -119,7 +120,7 @@ def test_memory_formats_agree(net, image, channels_last):
     module = runtimes._copies(net, image)["channels-last" if channels_last else "contiguous"]
     assert module.conv.weight.is_contiguous(memory_format=torch.channels_last) == channels_last
     batch = torch.rand(9, 3, 8, 8)
-    torch.testing.assert_close(runtimes.eager(module, plan)(batch), net(batch), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(eager(module, plan)(batch), net(batch), rtol=1e-4, atol=1e-5)
 
 
 def test_the_module_is_untouched(net, image, brief):
@@ -165,7 +166,7 @@ def test_a_module_that_cannot_be_copied_works_in_one_thread(brief):
 
 def test_parallel_threads_do_not_mix_up_batches():
     model = Forgetful().eval()
-    run = runtimes.eager(model, Plan(torch.rand(2), 2, Setup(20, 1, 4), False, None))
+    run = eager(model, Plan(torch.rand(2), 2, Setup(20, 1, 4), False, None))
     batches = [torch.full((3, 2), float(i)) for i in range(40)]
     with ThreadPoolExecutor(4) as pool:
         got = list(pool.map(run, batches))
@@ -219,7 +220,7 @@ def failing(model: nn.Module, plan: Plan) -> tuning.Forward:
     ],
 )
 def test_a_runtime_that_lies_or_fails_is_not_used(net, image, long_run, monkeypatch, builder, reason):
-    monkeypatch.setattr(runtimes, "RUNTIMES", {"eager": runtimes.eager, "compiled": builder})
+    monkeypatch.setattr(runtimes, "RUNTIMES", {"eager": eager, "compiled": builder})
     runtime = prepare(net, image, samples=10_000)
     assert runtime.name == "eager"
     assert "use runtime='eager'" in runtime.notes["rejected"]["compiled"]
@@ -232,7 +233,7 @@ def test_ties_may_be_broken_either_way(image, long_run, monkeypatch):
     with torch.no_grad():
         model[1].weight[1] = model[1].weight[0]
         model[1].bias[1] = model[1].bias[0]
-    monkeypatch.setattr(runtimes, "RUNTIMES", {"eager": runtimes.eager, "compiled": permuted})
+    monkeypatch.setattr(runtimes, "RUNTIMES", {"eager": eager, "compiled": permuted})
     assert prepare(model, image, runtime="compiled").name == "compiled"
 
 
@@ -244,7 +245,7 @@ def test_auto_takes_a_faster_runtime_that_agrees_only_for_long_runs(image, brief
 
     model = Slow(4, 2).eval()
     quick = {
-        "eager": runtimes.eager,
+        "eager": eager,
         "compiled": lambda model, plan: lambda b: nn.functional.linear(b, model.weight, model.bias),
     }
     monkeypatch.setattr(runtimes, "RUNTIMES", quick)
@@ -294,7 +295,7 @@ def test_onnx_that_is_not_installed_names_the_extra(net, image, brief, long_run,
     def missing(name: str) -> object:
         raise ModuleNotFoundError(name)
 
-    monkeypatch.setattr(runtimes.importlib, "import_module", missing)
+    monkeypatch.setattr(forwards.importlib, "import_module", missing)
     with pytest.raises(UsageError, match=r'pip install "smoothcert\[onnx\]"'):
         prepare(net, image, runtime="onnx")
 

@@ -17,7 +17,8 @@ from smoothcert.certify.cohen import Cohen
 from smoothcert.classifiers.modes import evaluating
 from smoothcert.noise import Noise
 from smoothcert.sampling import BLOCK, Answer, Classifier, Job, Pool, Source, Statistic, Steps
-from smoothcert.sampling.runtimes import RUNTIMES, Runtime, prepare, unprepared
+from smoothcert.sampling.forwards import RUNTIMES
+from smoothcert.sampling.runtimes import Runtime, prepare, unprepared
 from smoothcert.types import Certificate, Prediction, UsageError, unknown_name
 
 Key = TypeVar("Key")
@@ -33,7 +34,7 @@ class Smoothed:
         model: A ``torch.nn.Module`` or any callable that maps a batch of inputs to logits (batch, classes).
         noise: The noise, added to inputs as given: normalisation must be a layer of the model.
         num_classes: The number of classes; found by a forward pass when not given, checked when given.
-        runtime: How the model is run: a name in ``sampling.runtimes.RUNTIMES``, a prepared ``Runtime``, or ``"auto"``
+        runtime: How the model is run: a name in ``sampling.forwards.RUNTIMES``, a prepared ``Runtime``, or ``"auto"``
             for the fastest that agrees with plain PyTorch, as far as the work ahead is worth measuring.
         input_range: Values an input may have; ``None`` skips the check.
         batch_size: Noisy copies per forward pass; chosen when not given.
