@@ -181,7 +181,8 @@ per image:
 {"".join(lines)}
 The margin is {margin:g}: two members that agree, and whose class leads by less, ask the others too. Agreement alone
 loses copies on which two are wrong together and unsure; `fit_margin` finds how sure they must be without labels and
-without test images. Weights of the members in order: {", ".join(f"{weight:.2f}" for weight in weights)}.
+without test images. With Anytime, one image close to the radius can take as many samples as all others.
+Weights of the members in order: {", ".join(f"{weight:.2f}" for weight in weights)}.
 """
 
 
