@@ -56,7 +56,7 @@ def member_logits(
         index: The input's number in its dataset; inputs with other numbers get other noise.
         start: The number of the first copy; ``start=n`` gives fresh copies after the first n.
         stage: The stage of the noise; the default one is drawn from by no certificate.
-        batch_size: Copies per forward pass; by default 100 on a CPU, whose caches hold no more, and 500 elsewhere.
+        batch_size: Copies per forward pass; by default 100 on a CPU, for the sake of its caches, and 500 elsewhere.
 
     Returns:
         The logits in double precision; n · members · classes numbers of 8 bytes.
