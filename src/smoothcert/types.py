@@ -56,6 +56,17 @@ class Outcome(str, Enum):
     UNDECIDED = "undecided"
 
 
+class Arithmetic(str, Enum):
+    """How noise was added to the input.
+
+    ``EXACT``: in whole numbers, so the theorem holds for the computed copies themselves. ``FLOAT``: in floating point,
+    so it holds only up to rounding, which a classifier that reads the last bits of its input can exploit.
+    """
+
+    EXACT = "exact"
+    FLOAT = "float"
+
+
 @dataclass(frozen=True)
 class Votes:
     """A histogram of one statistic over noisy copies of one input.
@@ -126,6 +137,12 @@ class Certificate:
         decisions: The outcome at every target radius.
         stages: The votes of each stage, where a procedure draws several and the bound is about one of them.
         routing: How it was chosen who answers, where that was certified too.
+        arithmetic: How noise was added to the input.
+        offset: Distance in ``norm`` from the input to the grid point it was taken as, already taken off ``radius``;
+            0 unless the noise lives on a grid.
+        runtime: How the model was run, such as ``"eager"``.
+        model: The identity of the classifier, a SHA-256 in hexadecimal.
+        input: A hash of the input's values.
     """
 
     label: int
@@ -147,6 +164,11 @@ class Certificate:
     decisions: Mapping[float, Outcome] = field(default_factory=dict)
     stages: tuple[Votes, ...] = ()
     routing: Routing | None = None
+    arithmetic: Arithmetic = Arithmetic.FLOAT
+    offset: float = 0.0
+    runtime: str | None = None
+    model: str | None = None
+    input: str | None = None
 
     @property
     def abstained(self) -> bool:

@@ -41,6 +41,12 @@ SCHEMA = pa.schema(
         ("selector", _votes),
         ("selector0", _votes),
         ("core", pa.int64()),
+        ("seed", pa.int64()),
+        ("arithmetic", pa.string()),
+        ("offset", pa.float64()),
+        ("runtime", pa.string()),
+        ("model", pa.string()),
+        ("input", pa.string()),
     ]
 )
 """The columns of a certification run.
@@ -48,8 +54,9 @@ SCHEMA = pa.schema(
 ``checkpoints`` are cumulative counts at powers of ten below ``n``; ``consensus`` is the share of noisy copies that the
 first members of a consensus decided, null for other models; ``sigma`` the scale of a noise chosen for the input alone.
 Where a selector chose who answers: its certified ``choice`` (-1: none) and how far it holds, the votes of the
-estimation and the selection samples (for ACES, copies per threshold), and the class of a core that was asked. Parts of
-earlier versions lack the last columns.
+estimation and the selection samples (for ACES, copies per threshold), and the class of a core that was asked.
+``seed``, ``arithmetic``, ``offset``, ``runtime``, ``model`` and ``input`` are those of the certificate. Parts of earlier
+versions lack the last columns: there the values are unknown.
 """
 
 _KNOWN = LOG_TYPES | {field.name: field.type for field in SCHEMA}
@@ -138,6 +145,12 @@ def certificate_row(
         "consensus": consensus,
         "sigma": sigma,
         **_routing_columns(c.routing),
+        "seed": c.seed,
+        "arithmetic": c.arithmetic.value,
+        "offset": c.offset,
+        "runtime": c.runtime,
+        "model": c.model,
+        "input": c.input,
     }
 
 
