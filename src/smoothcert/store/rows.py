@@ -55,8 +55,8 @@ SCHEMA = pa.schema(
 first members of a consensus decided, null for other models; ``sigma`` the scale of a noise chosen for the input alone.
 Where a selector chose who answers: its certified ``choice`` (-1: none) and how far it holds, the votes of the
 estimation and the selection samples (for ACES, copies per threshold), and the class of a core that was asked.
-``seed``, ``arithmetic``, ``offset``, ``runtime``, ``model`` and ``input`` are those of the certificate. Parts of earlier
-versions lack the last columns: there the values are unknown.
+``seed``, ``arithmetic``, ``offset``, ``runtime``, ``model`` and ``input`` are those of the certificate. Parts of
+earlier versions lack the last columns: there the values are unknown.
 """
 
 _KNOWN = LOG_TYPES | {field.name: field.type for field in SCHEMA}
