@@ -22,14 +22,14 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.progress import track
-from torch import Generator, Tensor, nn
+from torch import Generator, Tensor
 
 from smoothcert.certify import Cohen, Smoothed
 from smoothcert.sampling import PREDICTION
 from smoothcert.sampling.seeds import block_seed
 from smoothcert.stats import top_class_p_value
 from smoothcert.store.certification import Indexable, select
-from smoothcert.training.attacks import Objective, ascend, frozen, shorten, smoothed_nll, unit
+from smoothcert.training.attacks import Objective, ascend, shorten, smoothed_nll, unit
 from smoothcert.types import ABSTAIN, Norm, Prediction, UsageError
 
 
@@ -194,8 +194,7 @@ class _Attack:
         smoothed.noise.resolve_norm(Norm.L2)
         self.smoothed, self.settings, self.seed = smoothed, settings, seed
         self.radii = sorted({float(radius) for radius in radii})
-        self.model: Any = smoothed.model
-        self.module = smoothed.model if isinstance(smoothed.model, nn.Module) else nn.Module()
+        self.model = smoothed.sealed()
 
     def target(self, index: int, x: Any, label: Any) -> _Target:
         tensor, classes = self.smoothed.check(x), self.smoothed.num_classes or 0
@@ -208,7 +207,7 @@ class _Attack:
         at = (x + self._draw(x, Generator(x.device).manual_seed(0))).requires_grad_(True)
         slope, reason = None, "it is zero"
         try:
-            with frozen(self.module), torch.enable_grad():
+            with torch.enable_grad():
                 logits = self.model(at)
                 mixed = (logits * torch.arange(1, 1 + logits.shape[1], device=x.device).sqrt()).sum()
                 (slope,) = torch.autograd.grad(mixed, at)
@@ -241,7 +240,7 @@ class _Attack:
 
     def _climb(self, targets: Sequence[_Target], radius: float) -> list[Tensor]:
         """Where ascent ends: of several restarts, the end with the largest loss under noise that is new to all."""
-        with frozen(self.module), torch.no_grad():
+        with torch.no_grad():
             ends = torch.stack([self._ascend(targets, radius, restart) for restart in range(self.settings.restarts)])
             loss = self._loss(targets, radius, len(ends), 0)
             highest = torch.stack([loss(end) for end in ends]).nan_to_num(nan=-math.inf).argmax(0).cpu()

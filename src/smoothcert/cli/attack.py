@@ -15,7 +15,7 @@ from rich.progress import track
 from smoothcert import data
 from smoothcert.attack import AttackOutcome, AttackResult, AttackSettings, attack_dataset
 from smoothcert.certify import Cohen, Smoothed
-from smoothcert.classifiers.fingerprint import model_fingerprint
+from smoothcert.classifiers.identity import model_identity
 from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, Seed, load_smoothed
 from smoothcert.cli.options import grouped
 from smoothcert.files import replacing
@@ -157,7 +157,7 @@ def _refuse_other(run: Run, smoothed: Smoothed, dataset: data.Dataset) -> None:
     if "shard" in config["inputs"]:
         raise UsageError(f"{run.path} is one shard of a run; unite all of them with `smoothcert merge` first.")
     about = {
-        "model": (config["model"], model_fingerprint(smoothed.model)),
+        "model": (config["model"], model_identity(smoothed.model)),
         "noise": (config["noise"], smoothed.noise.config()),
         "precision": ({"name": config["precision"]}, {"name": smoothed.precision}),
         "dataset": (

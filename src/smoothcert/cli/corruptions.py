@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from smoothcert import data
-from smoothcert.classifiers.fingerprint import model_fingerprint
+from smoothcert.classifiers.identity import model_identity
 from smoothcert.cli.certify import move_models
 from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, InputOptions, Seed, smoothed_for
 from smoothcert.cli.options import grouped
@@ -110,7 +110,7 @@ def run(
             "noise": smoothed.noise.config(),
             "procedure": procedure.config(),
             "inputs": {"every": inputs.every, "start": inputs.start, "stop": inputs.stop},
-            "model": model_fingerprint(smoothed.model),
+            "model": model_identity(smoothed.model),
             "precision": smoothed.precision,
         },
     )
