@@ -25,6 +25,7 @@ from rich.progress import track
 from torch import Generator, Tensor
 
 from smoothcert.certify import Cohen, Smoothed
+from smoothcert.certify.smoothed import fresh_seed
 from smoothcert.sampling import PREDICTION
 from smoothcert.sampling.seeds import block_seed
 from smoothcert.stats import top_class_p_value
@@ -115,7 +116,7 @@ def attack_input(
     radius: float,
     settings: AttackSettings | None = None,
     *,
-    seed: int = 0,
+    seed: int | None = None,
     index: int = 0,
 ) -> AttackResult:
     """Attack the smoothed classifier at one input of class ``y``; the rest is as in :func:`attack_dataset`.
@@ -141,7 +142,7 @@ def attack_dataset(
     every: int = 1,
     start: int = 0,
     stop: int | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     progress: bool = True,
     keep: bool = True,
 ) -> list[AttackResult]:
@@ -157,7 +158,7 @@ def attack_dataset(
         every: Take every this many-th input.
         start: The first input.
         stop: The end of the inputs, exclusive; the dataset's length by default.
-        seed: The seed of all noise.
+        seed: The seed of all noise; a fresh one by default.
         progress: Whether to show a progress bar on stderr.
         keep: Whether the results keep the adversarial inputs.
 
@@ -188,11 +189,11 @@ class _Target:
 class _Attack:
     """The attack with everything fixed but the inputs."""
 
-    def __init__(self, smoothed: Smoothed, radii: Sequence[float], settings: AttackSettings, seed: int) -> None:
+    def __init__(self, smoothed: Smoothed, radii: Sequence[float], settings: AttackSettings, seed: int | None) -> None:
         if not radii or not all(math.isfinite(radius) and radius > 0 for radius in radii):
             raise UsageError(f"an attack needs radii above 0, got {', '.join(map(str, radii)) or 'none'}.")
         smoothed.noise.resolve_norm(Norm.L2)
-        self.smoothed, self.settings, self.seed = smoothed, settings, seed
+        self.smoothed, self.settings, self.seed = smoothed, settings, fresh_seed() if seed is None else seed
         self.radii = sorted({float(radius) for radius in radii})
         self.model = smoothed.sealed()
 

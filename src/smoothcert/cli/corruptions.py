@@ -69,7 +69,7 @@ def run(
         typer.Option(help="Corruptions, as a,b,c; identity is the clean set. By default all usual ones."),
     ] = None,
     severities: Annotated[str | None, typer.Option(help="Severities, as 1,3,5; by default all.")] = None,
-    seed: Seed = 0,
+    seed: Seed = None,
     corruption_seed: Annotated[int, typer.Option(help="Seed of corruptions that are made on the fly.")] = 0,
 ) -> None:
     """Certify a model on every corruption of a suite, and show what each costs.
