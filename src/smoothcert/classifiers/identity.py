@@ -64,6 +64,14 @@ def leads_outside(model: Any) -> bool:
     return reached.outside
 
 
+def modules_reached(model: Any) -> list[nn.Module]:
+    """Every module that the functions in a model lead to, which a copy of it would share."""
+    reached = _Reached()
+    reached.add(model)
+    inside = {id(module) for module in modules_in(model)}
+    return [each for each in reached.kept if isinstance(each, nn.Module) and id(each) not in inside]
+
+
 def identity_digest(identity: Mapping[str, Any]) -> str:
     """An identity as one SHA-256."""
     return hashlib.sha256(repr(sorted(identity.items())).encode()).hexdigest()
@@ -129,7 +137,7 @@ class _Reached:
     def __init__(self) -> None:
         self.digest = hashlib.sha256()
         self._places: dict[int, int] = {}
-        self._kept: list[Any] = []  # so that no two of them have one id
+        self.kept: list[Any] = []  # so that no two of them have one id
         self._functions = 0  # how many functions led to where we are
         self.outside = False
 
@@ -140,8 +148,8 @@ class _Reached:
         if id(value) in self._places:  # known, and perhaps within itself
             self._say("seen", str(self._places[id(value)]))
             return
-        self._places[id(value)] = len(self._kept)
-        self._kept.append(value)
+        self._places[id(value)] = len(self.kept)
+        self.kept.append(value)
         self.outside |= self._functions > 0 and _is_shared(value)
         self._add_new(value)
 

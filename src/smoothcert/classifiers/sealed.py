@@ -16,7 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from smoothcert.classifiers.identity import identity_digest, leads_outside, model_identity, modules_in, tensors_in
+from smoothcert.classifiers.identity import (
+    identity_digest,
+    leads_outside,
+    model_identity,
+    modules_in,
+    modules_reached,
+    tensors_in,
+)
 from smoothcert.types import SmoothcertError, UsageError
 
 Forward = Callable[[Tensor], Tensor]
@@ -28,10 +35,18 @@ COPIES = 40
 COPIED_BYTES = 2**31
 """Weights up to this size are copied; larger ones are shared with the user's model, and checked after each answer."""
 
+_WITH_MODES = (
+    nn.modules.batchnorm._NormBase,
+    nn.modules.dropout._DropoutNd,
+    nn.RReLU,
+    nn.FractionalMaxPool2d,
+    nn.FractionalMaxPool3d,
+    nn.MultiheadAttention,
+    nn.RNNBase,
+)
 _PROBES = 8
 _REPEAT = 0.01  # part of the tolerance that the same batch twice may differ by; usually it does not differ at all
 _SMALL_BATCHES = (1, 2, 3, 5, 8, 21)
-_ADVICE_MODE = "it uses a module in training mode: pass the module itself, or call its eval() first"
 _ONE_AT_A_TIME = threading.RLock()  # for everything that is not ours alone; threads may share what it writes
 
 
@@ -55,7 +70,7 @@ class Sealed:
         dtype: The type of input it takes: that of its first weight, float32 without any.
 
     Raises:
-        UsageError: If it cannot be called, is not initialised, or can neither be copied nor is in evaluation mode.
+        UsageError: If it cannot be called, is not initialised, or uses a module in training mode that cannot be copied.
     """
 
     def __init__(self, model: Forward, identity: Mapping[str, Any] | None = None) -> None:
@@ -68,14 +83,16 @@ class Sealed:
         own = _own_copy(model)
         self.model: Forward = model if own is None else own
         self.private = own is not None and not _shares_weights(own, model) and not leads_outside(own)
-        for module in modules_in(self.model):
-            if own is not None:
+        if own is not None:
+            for module in modules_in(own):
                 module.training = False
-            elif module.training:
-                raise UsageError(
-                    f"the model can neither be copied nor is it in evaluation mode; call eval() on its "
-                    f"{type(module).__name__} first."
-                )
+        outside = [*modules_reached(self.model), *(modules_in(model) if own is None else ())]
+        in_training = next((module for module in outside if module.training and depends_on_mode(module)), None)
+        if in_training is not None:
+            raise UsageError(
+                f"the model uses a {type(in_training).__name__} in training mode that cannot be copied with it; pass "
+                "the module itself instead of a function around it, or call its eval() first."
+            )
         if self.private:
             for weight in _weights(own):
                 weight.requires_grad_(False)
@@ -212,9 +229,10 @@ class Sealed:
 
     def _refuse(self, found: Disagreement, allowed: int, what: str) -> None:
         if found.rows > allowed:
-            training = not self.private and any(module.training for module in _reached_modules(self.model))
-            advice = _ADVICE_MODE if training else "a certificate needs a fixed function of each row alone"
-            raise UsageError(f"the model {what} ({found}); {advice}.")
+            raise UsageError(
+                f"the model {what} ({found}), but a certificate needs a fixed function of each row alone; remove what "
+                "makes it random, stateful or dependent on its batch."
+            )
 
 
 class Sealing:
@@ -289,9 +307,17 @@ def compare(given: Tensor, expected: Tensor, tolerance: float) -> Disagreement:
 
 def takes(model: Forward) -> tuple[torch.device, torch.dtype]:
     """Where a model takes its inputs, and in which type: those of its first weight."""
-    weights = _weights(model) or _weights(_reached_modules(model))
+    weights = _weights(model) or _weights(modules_reached(model))
     weight = next((weight for weight in weights if weight.is_floating_point()), torch.empty(0))
     return weight.device, weight.dtype
+
+
+def depends_on_mode(module: nn.Module) -> bool:
+    """Whether a module may work differently in training mode: a layer of PyTorch that does, or code that asks."""
+    if isinstance(module, _WITH_MODES):
+        return True
+    code = getattr(type(module).forward, "__code__", None)
+    return "training" in getattr(code, "co_names", ()) and not type(module).__module__.startswith("torch.")
 
 
 def as_logits(output: Any, rows: int) -> Tensor:
@@ -369,14 +395,6 @@ def _refuse_uninitialised(model: Any) -> None:
         raise UsageError(
             "the model has lazy layers without weights; run it once on a batch of its inputs and train it first."
         )
-
-
-def _reached_modules(model: Any) -> list[nn.Module]:
-    """Modules in what a function closes over, for advice."""
-    cells = [cell.cell_contents for cell in getattr(model, "__closure__", None) or ()]
-    names = getattr(getattr(model, "__code__", None), "co_names", ())
-    globals_ = getattr(model, "__globals__", {})
-    return modules_in([model, *cells, *(globals_[name] for name in names if name in globals_)])
 
 
 def _sizes(rows: int) -> Iterator[int]:

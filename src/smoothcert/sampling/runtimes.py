@@ -162,6 +162,8 @@ def unprepared(model: Forward, batch_size: int, reference: Reference | None = No
     """
     threads = torch.get_num_threads()
     sealed = model if isinstance(model, Sealed) else Sealed(model)
+    if reference is not None and (problem := _problem(sealed.run, reference, batch_size, sealed, 1.0)):
+        raise _batch_dependent(batch_size, problem)
     if isinstance(sealed.model, Consensus) and sealed.model.rest is not None:
         consensus = sealed.model
         head, rest = sealed.part(consensus.head), sealed.part(sealed.model.rest)
