@@ -65,7 +65,7 @@ def test_nobody_imports_the_command_line():
 @pytest.mark.parametrize(
     ("folder", "shared", "registry"),
     [
-        ("noise", {"base"}, {type_.__module__ for type_ in NOISES.values()}),
+        ("noise", {"base", "grid", "thresholds"}, {type_.__module__ for type_ in NOISES.values()}),
         (
             "certify",
             {"base", "memory", "per_input", "plan", "remote", "router", "smoothed", "targets"},

@@ -17,6 +17,7 @@ from smoothcert.report.aces import TABULATED, Components, IntArray, Single
 from smoothcert.report.aces_votes import components_from_votes
 from smoothcert.report.load import log_name, run_outcomes
 from smoothcert.report.metrics import Outcomes
+from smoothcert.report.recompute import offsets
 from smoothcert.stats import lower_bound, top_class_p_value
 from smoothcert.store import LogKind, Run, load_run, read_log
 from smoothcert.types import ABSTAIN, Norm, RunError, UsageError
@@ -82,7 +83,9 @@ def load_single(path: str | os.PathLike[str]) -> Single:
         guess = _matrix(run.path, table, "selection").argmax(axis=1)
         bound = lower_bound(counts[np.arange(len(counts)), guess], settings["n"], settings["alpha"])
         predict = np.where(bound > 0.5, guess, ABSTAIN)
-        outcomes = Outcomes(run.name, outcomes.index, outcomes.label, predict, noise.radius(bound, norm), norm)
+        outcomes = Outcomes(
+            run.name, outcomes.index, outcomes.label, predict, noise.radius(bound, norm, None, offsets(table)), norm
+        )
     second, first = np.sort(counts, axis=1)[:, -2:].T
     sure = top_class_p_value(first, second) <= settings["alpha"]
     return Single(outcomes, float((sure & (counts.argmax(axis=1) == outcomes.label)).mean()))
@@ -114,6 +117,7 @@ def _from_run(run: Run, core: str | os.PathLike[str] | None) -> Components:
             n=settings["n"],
             alpha=settings["alpha"],
             radius=lambda bound: noise.radius(bound, norm),
+            offset=offsets(table),
             norm=norm,
             settings={key: settings[key] for key in ("n", "alpha")} | {"noise": noise.name} | _scales(noise),
         )

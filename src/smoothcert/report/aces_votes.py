@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from smoothcert.noise.base import shortened
 from smoothcert.report.aces import Components, FloatArray, IntArray
 from smoothcert.report.metrics import Outcomes
 from smoothcert.stats import lower_bound, top_class_p_value
@@ -25,6 +26,7 @@ def components_from_votes(
     n: int,
     alpha: float,
     radius: Callable[[FloatArray], FloatArray],
+    offset: ArrayLike = 0.0,
     norm: Norm = Norm.L2,
     settings: Mapping[str, Any] | None = None,
 ) -> Components:
@@ -44,6 +46,7 @@ def components_from_votes(
         n: Estimation copies, invalid ones included.
         alpha: The probability of a wrong statement, for both parts together.
         radius: The radius that a lower bound on a probability proves, as ``noise.radius``.
+        offset: What to take off the radii of each input: how far it is from the grid point that stood for it.
         norm: The norm of that radius.
         settings: What the votes were drawn with.
 
@@ -78,7 +81,8 @@ def components_from_votes(
         distinct, place = np.unique(count, return_inverse=True)
         bound = lower_bound(distinct, n, alpha / 2)
         sure = (bound > 0.5)[place].reshape(count.shape)
-        return np.where(sure, guess, ABSTAIN), np.where(sure, radius(bound)[place].reshape(count.shape), 0.0)
+        radii = shortened(radius(bound)[place].reshape(count.shape), offset)
+        return np.where(sure, guess, ABSTAIN), np.where(sure, radii, 0.0)
 
     guess = votes["selection"].argmax(axis=1)
     certified, radii = proved(guess, votes["counts"][rows, guess])

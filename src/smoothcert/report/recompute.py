@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from smoothcert.noise import noise_from_config
-from smoothcert.noise.gaussian import Gaussian
+from smoothcert.noise import Gaussian, noise_from_config
+from smoothcert.noise.base import shortened
 from smoothcert.report.metrics import Outcomes
 from smoothcert.report.origins import origin_of
 from smoothcert.stats import lower_bound, top_class_p_value
@@ -64,6 +64,7 @@ def recompute(run: Run, *, n: int | None = None, alpha: float | None = None, nam
         radius = np.array([float(Gaussian(s).radius(p, norm)) for s, p in zip(_sigmas(run, table), bound, strict=True)])
     else:
         radius = noise.radius(bound, norm)
+    radius = shortened(radius, offsets(table))
     proved = bound > 0.5
     label = table["label"].to_numpy()
     return Outcomes(
@@ -88,6 +89,13 @@ def natural_count(counts: IntArray, label: IntArray, alpha: float) -> int:
     second, first = np.sort(counts, axis=1)[:, -2:].T
     sure = top_class_p_value(first, second) <= alpha
     return int((sure & (counts.argmax(axis=1) == label)).sum())
+
+
+def offsets(table: pa.Table) -> FloatArray:
+    """The offset of every row; 0 where none is stored, as earlier versions had no noise on a grid."""
+    if "offset" not in table.column_names:
+        return np.zeros(len(table))
+    return np.asarray(table["offset"].fill_null(0.0).to_numpy())
 
 
 def _complete(run: Run) -> Mapping[str, Any]:

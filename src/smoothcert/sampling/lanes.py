@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from smoothcert.noise import Noise
+from smoothcert.noise import Noise, invalid_rows
 from smoothcert.sampling.audit import ROWS, Audit
 from smoothcert.sampling.copies import Copies, NoisyCopies
 from smoothcert.sampling.statistics import Statistic
@@ -223,14 +223,16 @@ class Lane:
             for low in range(0, rows, len(memory)):
                 batch = memory[: min(len(memory), rows - low)]
                 parts = self._parts(segments, low, len(batch))
+                invalid = None
                 if source.elsewhere is not None:
                     logits = source.elsewhere(parts)
                 else:
                     copies.draw(batch, parts)
+                    invalid = invalid_rows(batch)  # before a model changes them
                     logits = _classify(source, batch, stretch, low)
                 _check(logits, len(batch), source)
                 for statistic, values in zip(source.statistics, stretch.codes, strict=True):
-                    values[low : low + len(batch)] = statistic.codes(logits).cpu().numpy()
+                    values[low : low + len(batch)] = _codes(statistic, logits, invalid)
         if stretch.undecided:
             stretch.deferred = np.concatenate([piece.rows for piece in stretch.undecided])
             stretch.missing = len(stretch.deferred)
@@ -244,10 +246,10 @@ class Lane:
         begin = time.perf_counter()
         with torch.inference_mode(), intra_op_threads(self.threads or torch.get_num_threads()):
             batch = torch.cat([piece.x for piece in pieces])
-            given = torch.cat([piece.given for piece in pieces])
+            given, invalid = torch.cat([piece.given for piece in pieces]), invalid_rows(batch)
             logits = source.cascade.join(given, source.cascade.rest(batch))
             _check(logits, len(batch), source)
-            codes = [statistic.codes(logits).cpu().numpy() for statistic in source.statistics]
+            codes = [_codes(statistic, logits, invalid) for statistic in source.statistics]
         return Late(pieces, codes, time.perf_counter() - begin)
 
     def _parts(self, segments: Sequence[Segment[Owner]], first: int, count: int) -> list[Copies]:
@@ -290,6 +292,14 @@ def _classify(source: Source, batch: Tensor, stretch: Stretch[Owner], first: int
         decided = slice(None) if undecided is None else ~undecided[some]
         source.audit.check(kept[decided], logits[some][decided])
     return logits
+
+
+def _codes(statistic: Statistic, logits: Tensor, invalid: Tensor | None) -> NDArray[np.int64]:
+    """The value of each row; −1 for copies from an invalid draw, whatever a model makes of them."""
+    codes = statistic.codes(logits)
+    if invalid is not None:
+        codes = torch.where(invalid, -1, codes)
+    return codes.cpu().numpy()
 
 
 def _check(logits: Tensor, rows: int, source: Source) -> None:
