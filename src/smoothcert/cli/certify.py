@@ -43,7 +43,8 @@ def certify(
     Stop it at any time; the same command continues. `cohen` finds the largest radius with a fixed number of samples;
     `anytime` and `staged` decide whether given radii hold, usually with a hundredth of them. Several models vote as
     one; with `--consensus K` the later ones are asked only where the first K disagree. `aces` gives inputs on which the
-    model is uncertain to an accurate core without a guarantee; `smoothcert aces` then shows every threshold.
+    model is uncertain to an accurate core without a guarantee; `smoothcert aces` then shows every threshold. A
+    certificate is false with probability at most α; with `--simultaneous` that is the probability that any of them is.
 
     **Examples**
 
@@ -61,6 +62,8 @@ def certify(
 
         smoothcert certify lenet.safetensors --data mnist --sigma-steps 100 --memory balls.safetensors
 
+        smoothcert certify lenet.safetensors --data mnist --every 20 --simultaneous
+
         smoothcert certify lenet.safetensors --data mnist --shard 1/4
 
         smoothcert certify resnet50.safetensors --data imagenet --ray 10.0.0.1:6379 --ray-gpus 1
@@ -69,7 +72,10 @@ def certify(
     share = None if shard is None else parse_shard(shard)
     smoothed, dataset, source = load_smoothed(classifier, about, chosen, each.make)
     move_models(procedure, smoothed)
+    selected = select(len(dataset), every=inputs.every, start=inputs.start, stop=inputs.stop)
+    procedure, shared = how.share(procedure, len(selected))
     special = [*(["aces"] if isinstance(procedure, Aces) else []), *(["chosen-sigma"] if each.chosen else [])]
+    special += ["simultaneous"] if how.simultaneous else []
     if share is not None:
         special.append("shard-{}-of-{}".format(*share))
     folder = run or Path("runs") / "-".join([_run_name(classifier.name, dataset, smoothed, how.norm), *special])
@@ -83,7 +89,7 @@ def certify(
         stop=inputs.stop,
         shard=share,
         seed=seed,
-        source=source,
+        source=source | shared,
         cluster=cluster,
     )
     if isinstance(smoothed, PerInput) and smoothed.memory is not None:

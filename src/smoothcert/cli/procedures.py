@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from smoothcert.certify import PROCEDURES, Procedure
+from smoothcert.certify.simultaneous import simultaneous
 from smoothcert.models import load_model
 from smoothcert.noise import NOISES, Noise, noise_from_config
 from smoothcert.report.metrics import parse_radii
@@ -39,10 +40,32 @@ class ProcedureOptions:
         Path | None, typer.Option(help="aces: checkpoint of a selection network; by default the entropy selects.")
     ] = None
 
+    simultaneous: Annotated[
+        bool,
+        typer.Option(
+            "--simultaneous", help="Let alpha be for all inputs together: each gets alpha / number of inputs."
+        ),
+    ] = False
+
     def build(self) -> Procedure:
-        """The procedure; see :func:`build_procedure`."""
-        options = {key: value for key, value in vars(self).items() if key != "procedure"}
+        """The procedure, with alpha as given; see :func:`build_procedure` and :meth:`share`."""
+        options = {key: value for key, value in vars(self).items() if key not in ("procedure", "simultaneous")}
         return build_procedure(self.procedure, **options)
+
+    def share(self, procedure: Procedure, count: int) -> tuple[Procedure, dict[str, Any]]:
+        """The procedure for each of ``count`` inputs, those of all shards included.
+
+        Args:
+            procedure: The procedure with alpha as given.
+            count: The number of inputs.
+
+        Returns:
+            The procedure with the alpha of one input, and what the run should record; with ``--simultaneous`` these are
+            the share of one input and ``{"simultaneous": {"alpha": …, "inputs": …}}``.
+        """
+        if not self.simultaneous:
+            return procedure, {}
+        return simultaneous(procedure, count), {"simultaneous": {"alpha": procedure.alpha, "inputs": count}}
 
 
 @dataclass(kw_only=True)

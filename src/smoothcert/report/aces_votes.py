@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from smoothcert.noise.base import shortened
 from smoothcert.report.aces import Components, FloatArray, IntArray
+from smoothcert.report.metadata import UNKNOWN, Metadata
 from smoothcert.report.metrics import Outcomes
 from smoothcert.stats import lower_bound, top_class_p_value
 from smoothcert.types import ABSTAIN, CERTIFIER, CORE, Norm, UsageError
@@ -27,8 +28,9 @@ def components_from_votes(
     alpha: float,
     radius: Callable[[FloatArray], FloatArray],
     offset: ArrayLike = 0.0,
-    norm: Norm = Norm.L2,
+    norm: Norm | None = None,
     settings: Mapping[str, Any] | None = None,
+    metadata: Metadata = UNKNOWN,
 ) -> Components:
     """CERTIFY and PREDICT of the parts of ACES from their votes, at every threshold (Algorithms 1 and 4).
 
@@ -47,8 +49,9 @@ def components_from_votes(
         alpha: The probability of a wrong statement, for both parts together.
         radius: The radius that a lower bound on a probability proves, as ``noise.radius``.
         offset: What to take off the radii of each input: how far it is from the grid point that stood for it.
-        norm: The norm of that radius.
+        norm: The norm of that radius, if known.
         settings: What the votes were drawn with.
+        metadata: What the run says about its radii, if known.
 
     Returns:
         The components.
@@ -95,7 +98,16 @@ def components_from_votes(
     choice, choice_radius = proved(guess, np.where(guess == CERTIFIER, certify, for_core))
     decided = top_class_p_value(certify, for_core) <= alpha / 2
     return Components(
-        certifier=Outcomes(name, np.asarray(index), np.asarray(label), certified, radii, norm),
+        certifier=Outcomes(
+            name,
+            np.asarray(index),
+            np.asarray(label),
+            certified,
+            radii,
+            norm,
+            alpha=np.full(len(rows), alpha),
+            metadata=metadata,
+        ),
         predicted=predicted,
         core=np.asarray(core),
         thetas=np.arange(len(choice)) / (len(choice) - 1),
