@@ -12,7 +12,8 @@ import typer
 from rich.console import Console
 
 from smoothcert import models
-from smoothcert.files import replacing
+from smoothcert.cli.options import output_folder
+from smoothcert.files import saving
 from smoothcert.report.adaptive import consensus_text, savings, savings_text
 from smoothcert.report.intervals import probability_quantiles
 from smoothcert.report.load import load_outcomes, log_name, run_outcomes
@@ -20,7 +21,7 @@ from smoothcert.report.metrics import Outcomes, parse_radii
 from smoothcert.report.table_styles import TABLE_STYLES
 from smoothcert.report.tables import AccuracyTable, accuracy_table, render, rich_table
 from smoothcert.store import Run, load_run, read_log, write_log, write_run
-from smoothcert.types import SmoothcertError, UsageError, radius_text
+from smoothcert.types import UsageError, radius_text
 
 Paths = Annotated[list[Path], typer.Argument(help="Run folders, log files, or folders that hold some.")]
 Samples = Annotated[
@@ -29,7 +30,7 @@ Samples = Annotated[
 Alpha = Annotated[
     float | None, typer.Option(help="What would have been proved at this probability of error, from the votes stored.")
 ]
-Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file instead of the screen.")]
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file; - is standard output.")]
 
 
 def show_table(
@@ -103,23 +104,18 @@ def table(
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all.
+    """Write a text to the file of ``--output``, whole or not at all; ``-`` is standard output.
 
     Raises:
         SmoothcertError: If it cannot be written.
     """
-    try:
-        with replacing(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise SmoothcertError(f"{path} cannot be written ({error.strerror}).") from error
+    with saving(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def import_logs(
     logs: Annotated[list[Path], typer.Argument(help="Tab-separated logs of earlier systems.")],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="Run folder; for several logs, the folder of their runs.")
-    ],
+    output: Annotated[Path, output_folder("Run folder; for several logs, the folder of their runs.")],
 ) -> None:
     """Turn logs of earlier systems into run folders, read by their header.
 
@@ -146,7 +142,7 @@ def import_logs(
 
 def export(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The log file to write.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The log file to write; - is standard output.")],
 ) -> None:
     """Write a run as a log `idx label predict radius correct time` that earlier systems' scripts read.
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from smoothcert.files import replacing
-from smoothcert.types import ABSTAIN, LARGEST_RADIUS, LogError, SmoothcertError, UsageError, radius_text
+from smoothcert.files import saving
+from smoothcert.types import ABSTAIN, LARGEST_RADIUS, LogError, UsageError, radius_text
 
 
 class LogKind(str, Enum):
@@ -291,11 +291,8 @@ def write_log(path: str | os.PathLike[str], rows: Iterable[Mapping[str, Any]]) -
         seen.add(index)
         shown = "0.0" if predict == ABSTAIN else radius_text(radius, 6)
         lines.append(f"{index}\t{label}\t{predict}\t{shown}\t{int(label == predict)}\t{_time_text(seconds)}")
-    try:
-        with replacing(Path(path)) as temporary:
-            temporary.write_bytes(("\n".join(lines) + "\n").encode())
-    except OSError as error:
-        raise SmoothcertError(f"{path} cannot be written ({error.strerror}).") from None
+    with saving(path) as temporary:
+        temporary.write_bytes(("\n".join(lines) + "\n").encode())
 
 
 def _time_text(seconds: float) -> str:
