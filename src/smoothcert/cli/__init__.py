@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -101,7 +102,8 @@ def _run() -> int:
     except (KeyboardInterrupt, typer.Abort):
         return _fail("stopped; the same command continues where this one ended.", _STOPPED)
     except BrokenPipeError:
-        sys.stderr.close()
+        # The reader has gone. Python writes what is left once more at exit, which must not fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
 

@@ -35,7 +35,7 @@ def aces(
     radii: Annotated[str | None, typer.Option(help="Radii, as FIRST:LAST:STEP or a,b,c; by default 0, 0.25, …")] = None,
     format: Annotated[str | None, typer.Option("--format", "-f", help="md, latex, csv or html.")] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the table to this file instead of the screen.")
+        Path | None, typer.Option("--output", "-o", help="Write the table to this file; - is standard output.")
     ] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw robustness over natural accuracy: .png, .pdf or .svg.")

@@ -17,15 +17,14 @@ from smoothcert.cli.certify import move_models
 from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, InputOptions, Seed, smoothed_for
 from smoothcert.cli.options import grouped
 from smoothcert.cli.procedures import NoiseOptions, ProcedureOptions
-from smoothcert.cli.results import show_notes
-from smoothcert.files import replacing
+from smoothcert.cli.results import show_notes, write_text
 from smoothcert.report.corruption_tables import LINES, corruption_sheet
 from smoothcert.report.corruptions import SuiteResults, check_alike, comparable, load_suite_results
 from smoothcert.report.layout import FORMATS, render_sheet, rich_sheet
 from smoothcert.report.metrics import parse_radii
 from smoothcert.store import certify_dataset
 from smoothcert.store.certification import select
-from smoothcert.types import SmoothcertError, UsageError
+from smoothcert.types import UsageError
 
 app = typer.Typer(
     help="Certify under common corruptions, and compare methods there.",
@@ -47,7 +46,7 @@ class ShowOptions:
     ] = None
     format: Annotated[str | None, typer.Option("--format", "-f", help=f"{', '.join(FORMATS)}.")] = None
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the table to this file instead of the screen.")
+        Path | None, typer.Option("--output", "-o", help="Write the table to this file; - is standard output.")
     ] = None
     plot: Annotated[Path | None, typer.Option(help="Draw the ACR of every type: .png, .pdf or .svg.")] = None
     plot_severity: Annotated[Path | None, typer.Option(help="Draw the ACR of every type over the severity.")] = None
@@ -179,11 +178,7 @@ def _show(folders: Sequence[Path], shown: ShowOptions, radii: tuple[float, ...])
     sheet = corruption_sheet(methods, radii=radii, lines=shown.by, style=shown.style)
     _draw(methods, shown)
     if shown.output is not None:
-        try:
-            with replacing(shown.output) as temporary:
-                temporary.write_text(render_sheet(sheet, shown.format or "md"), encoding="utf-8")
-        except OSError as error:
-            raise SmoothcertError(f"{shown.output} cannot be written ({error.strerror}).") from error
+        write_text(shown.output, render_sheet(sheet, shown.format or "md"))
     elif shown.format is None and sys.stdout.isatty():
         Console().print(rich_sheet(sheet))
     else:

@@ -11,6 +11,7 @@ import typer
 
 from smoothcert import data, models
 from smoothcert.certify import Aces, Cohen, Procedure, Smoothed
+from smoothcert.cli.options import output_folder
 from smoothcert.cli.report import find_dataset
 from smoothcert.cli.results import show_table
 from smoothcert.noise import Gaussian
@@ -29,9 +30,7 @@ _CORE_SIGMA = 0.01  # next to no noise: accurate on clean digits, helpless under
 
 
 def demo(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where models, runs and the report go.")] = Path(
-        "demo"
-    ),
+    output: Annotated[Path, output_folder("Where models, runs and the report go.")] = Path("demo"),
     n: Annotated[int, typer.Option("--n", help="Estimation samples per input.")] = 10_000,
     every: Annotated[int, typer.Option(help="Certify every this many-th test digit.")] = 2,
     fresh: Annotated[bool, typer.Option(help="Start anew instead of continuing what is there.")] = False,

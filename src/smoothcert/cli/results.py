@@ -13,7 +13,8 @@ import typer
 from rich.console import Console
 
 from smoothcert import models
-from smoothcert.files import replacing
+from smoothcert.cli.options import output_folder
+from smoothcert.files import saving
 from smoothcert.report.adaptive import consensus_text, savings, savings_text
 from smoothcert.report.intervals import probability_quantiles
 from smoothcert.report.load import load_outcomes, log_name, run_outcomes
@@ -23,7 +24,7 @@ from smoothcert.report.table_styles import TABLE_STYLES
 from smoothcert.report.tables import AccuracyTable, accuracy_table, render, rich_table
 from smoothcert.store import Log, Run, load_run, read_log, write_log, write_run
 from smoothcert.store.logs import METADATA
-from smoothcert.types import Guarantee, Norm, SmoothcertError, UsageError, radius_text
+from smoothcert.types import Guarantee, Norm, UsageError, radius_text
 
 Paths = Annotated[list[Path], typer.Argument(help="Run folders, log files, or folders that hold some.")]
 Samples = Annotated[
@@ -34,7 +35,7 @@ Alpha = Annotated[
     float | None,
     typer.Option(help="What would have been proved at this probability of error, from the votes stored; likewise."),
 ]
-Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file instead of the screen.")]
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file; - is standard output.")]
 
 
 def show_table(
@@ -119,23 +120,18 @@ def table(
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all.
+    """Write a text to the file of ``--output``, whole or not at all; ``-`` is standard output.
 
     Raises:
         SmoothcertError: If it cannot be written.
     """
-    try:
-        with replacing(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise SmoothcertError(f"{path} cannot be written ({error.strerror}).") from error
+    with saving(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def import_logs(
     logs: Annotated[list[Path], typer.Argument(help="Tab-separated logs of earlier systems.")],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="Run folder; for several logs, the folder of their runs.")
-    ],
+    output: Annotated[Path, output_folder("Run folder; for several logs, the folder of their runs.")],
     norm: Annotated[
         Norm | None, typer.Option(help="The norm of all radii, where you know it and the logs do not tell it.")
     ] = None,
@@ -187,7 +183,7 @@ def _with_stated(log: Log, stated: Mapping[str, Norm | Guarantee]) -> pa.Table:
 
 def export(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The log file to write.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The log file to write; - is standard output.")],
     classic: Annotated[
         bool, typer.Option("--classic", help="Write the first six columns only, for scripts that expect no others.")
     ] = False,

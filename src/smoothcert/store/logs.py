@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from smoothcert.files import replacing
+from smoothcert.files import saving
 from smoothcert.types import (
     ABSTAIN,
     LARGEST_RADIUS,
@@ -23,7 +23,6 @@ from smoothcert.types import (
     Guarantee,
     LogError,
     Norm,
-    SmoothcertError,
     UsageError,
     radius_text,
 )
@@ -361,11 +360,8 @@ def write_log(path: str | os.PathLike[str], rows: Iterable[Mapping[str, Any]], *
         shown = "0.0" if predict == ABSTAIN else radius_text(radius, 6)
         fields = [str(index), str(label), str(predict), shown, str(int(label == predict)), _time_text(seconds)]
         lines.append("\t".join([*fields, *(_metadata_text(number, name, row.get(name)) for name in extra)]))
-    try:
-        with replacing(Path(path)) as temporary:
-            temporary.write_bytes(("\n".join(lines) + "\n").encode())
-    except OSError as error:
-        raise SmoothcertError(f"{path} cannot be written ({error.strerror}).") from None
+    with saving(path) as temporary:
+        temporary.write_bytes(("\n".join(lines) + "\n").encode())
 
 
 def _time_text(seconds: float) -> str:
