@@ -22,14 +22,15 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.progress import track
-from torch import Generator, Tensor, nn
+from torch import Generator, Tensor
 
 from smoothcert.certify import Cohen, Smoothed
+from smoothcert.certify.smoothed import fresh_seed
 from smoothcert.sampling import PREDICTION
 from smoothcert.sampling.seeds import block_seed
 from smoothcert.stats import top_class_p_value
 from smoothcert.store.certification import Indexable, select
-from smoothcert.training.attacks import Objective, ascend, frozen, shorten, smoothed_nll, unit
+from smoothcert.training.attacks import Objective, ascend, shorten, smoothed_nll, unit
 from smoothcert.types import ABSTAIN, Norm, Prediction, UsageError
 
 
@@ -115,7 +116,7 @@ def attack_input(
     radius: float,
     settings: AttackSettings | None = None,
     *,
-    seed: int = 0,
+    seed: int | None = None,
     index: int = 0,
 ) -> AttackResult:
     """Attack the smoothed classifier at one input of class ``y``; the rest is as in :func:`attack_dataset`.
@@ -141,7 +142,7 @@ def attack_dataset(
     every: int = 1,
     start: int = 0,
     stop: int | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     progress: bool = True,
     keep: bool = True,
 ) -> list[AttackResult]:
@@ -157,7 +158,7 @@ def attack_dataset(
         every: Take every this many-th input.
         start: The first input.
         stop: The end of the inputs, exclusive; the dataset's length by default.
-        seed: The seed of all noise.
+        seed: The seed of all noise; a fresh one by default.
         progress: Whether to show a progress bar on stderr.
         keep: Whether the results keep the adversarial inputs.
 
@@ -188,14 +189,13 @@ class _Target:
 class _Attack:
     """The attack with everything fixed but the inputs."""
 
-    def __init__(self, smoothed: Smoothed, radii: Sequence[float], settings: AttackSettings, seed: int) -> None:
+    def __init__(self, smoothed: Smoothed, radii: Sequence[float], settings: AttackSettings, seed: int | None) -> None:
         if not radii or not all(math.isfinite(radius) and radius > 0 for radius in radii):
             raise UsageError(f"an attack needs radii above 0, got {', '.join(map(str, radii)) or 'none'}.")
         smoothed.noise.resolve_norm(Norm.L2)
-        self.smoothed, self.settings, self.seed = smoothed, settings, seed
+        self.smoothed, self.settings, self.seed = smoothed, settings, fresh_seed() if seed is None else seed
         self.radii = sorted({float(radius) for radius in radii})
-        self.model: Any = smoothed.model
-        self.module = smoothed.model if isinstance(smoothed.model, nn.Module) else nn.Module()
+        self.model = smoothed.sealed()
 
     def target(self, index: int, x: Any, label: Any) -> _Target:
         tensor, classes = self.smoothed.check(x), self.smoothed.num_classes or 0
@@ -208,7 +208,7 @@ class _Attack:
         at = (x + self._draw(x, Generator(x.device).manual_seed(0))).requires_grad_(True)
         slope, reason = None, "it is zero"
         try:
-            with frozen(self.module), torch.enable_grad():
+            with torch.enable_grad():
                 logits = self.model(at)
                 mixed = (logits * torch.arange(1, 1 + logits.shape[1], device=x.device).sqrt()).sum()
                 (slope,) = torch.autograd.grad(mixed, at)
@@ -241,7 +241,7 @@ class _Attack:
 
     def _climb(self, targets: Sequence[_Target], radius: float) -> list[Tensor]:
         """Where ascent ends: of several restarts, the end with the largest loss under noise that is new to all."""
-        with frozen(self.module), torch.no_grad():
+        with torch.no_grad():
             ends = torch.stack([self._ascend(targets, radius, restart) for restart in range(self.settings.restarts)])
             loss = self._loss(targets, radius, len(ends), 0)
             highest = torch.stack([loss(end) for end in ends]).nan_to_num(nan=-math.inf).argmax(0).cpu()

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from smoothcert.certify.base import Procedure, Task, require_count, require_probability
-from smoothcert.classifiers.fingerprint import model_fingerprint
-from smoothcert.classifiers.modes import evaluating
+from smoothcert.certify.cores import core_class
+from smoothcert.classifiers.identity import model_identity
+from smoothcert.classifiers.sealed import Sealed
 from smoothcert.sampling import (
     ESTIMATION,
     PREDICTION,
@@ -110,6 +111,14 @@ class Aces(Procedure):
         return () if self.selector is None else ((self.selector, (FirstShare(self.steps),)),)
 
     @property
+    def cores(self) -> tuple[Sealed, ...]:
+        return (self.core,) if isinstance(self.core, Sealed) else ()
+
+    def sealed(self, seal: Callable[[Classifier], Sealed]) -> Aces:
+        core, selector = (None if model is None else seal(model) for model in (self.core, self.selector))
+        return replace(self, core=core, selector=selector)
+
+    @property
     def expected_samples(self) -> int:
         return self.n0 + self.n
 
@@ -176,7 +185,7 @@ class Aces(Procedure):
         return task.prediction(label, p_value, self.alpha, votes)
 
     def config(self) -> dict[str, Any]:
-        models = {name: None if model is None else model_fingerprint(model) for name, model in self._models().items()}
+        models = {name: None if model is None else model_identity(model) for name, model in self._models().items()}
         return {**super().config(), **models}
 
     def _models(self) -> dict[str, Classifier | None]:
@@ -199,16 +208,7 @@ class Aces(Procedure):
         """
         if self.core is None:
             return None
-        if task.x is None:
-            raise UsageError("a core can be asked only about an input that the task holds.")
-        with evaluating(self.core), torch.inference_mode():
-            logits = self.core(task.x[None])
-        if logits.shape != (1, task.num_classes):
-            raise UsageError(
-                f"the core gives an output of shape {tuple(logits.shape)} for one input, but the smoothed classifier "
-                f"has {task.num_classes} classes; use a core with the same classes."
-            )
-        return int(logits.argmax())
+        return core_class(self.core, task)
 
 
 def choices(scores: tuple[int, ...]) -> NDArray[np.int64]:

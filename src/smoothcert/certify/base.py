@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor
 
+from smoothcert.classifiers.sealed import Sealed
 from smoothcert.noise import Noise
 from smoothcert.sampling import PREDICTION, Answer, Classifier, Draw, Statistic, Steps, TopClass
 from smoothcert.stats import top_class_p_value
@@ -136,6 +137,19 @@ class Procedure(ABC):
         A draw from the first has ``source=1``, and so on.
         """
         return ()
+
+    @property
+    def cores(self) -> tuple[Sealed, ...]:
+        """Sealed classifiers asked about inputs without noise."""
+        return ()
+
+    def sealed(self, seal: Callable[[Classifier], Sealed]) -> Procedure:
+        """The procedure with each of its own models sealed.
+
+        Args:
+            seal: Seals a model.
+        """
+        return self
 
     @property
     @abstractmethod

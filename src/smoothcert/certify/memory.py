@@ -17,6 +17,7 @@ import base64
 import json
 import math
 import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -83,6 +84,7 @@ class Memory:
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         self.owner: dict[str, Any] | None = None
+        self._warned = False
         self._blocks: list[NDArray[Any]] = []
         self._labels: _Numbers = np.empty(0, np.int64)
         self._radii: _Floats = np.empty(0)
@@ -100,7 +102,10 @@ class Memory:
         return self._count
 
     def bind(self, owner: Mapping[str, Any]) -> None:
-        """Say whose answers these are: the model's fingerprint and the noise, as plain values.
+        """Say whose answers these are: the model's identity and the noise, as plain values.
+
+        A memory of an earlier version does not know the model's code and attributes; that it is the same model is then
+        left to the user, who is warned.
 
         Raises:
             RunError: If the memory holds answers of another classifier.
@@ -108,7 +113,15 @@ class Memory:
         plain = json.loads(json.dumps(owner))
         if self.owner is None and not self._count:
             self.owner = plain
-        if self.owner != plain:
+        known = _as_known_to(self.owner, plain)
+        if self.owner == known != plain and not self._warned:
+            self._warned = True
+            warnings.warn(
+                "the memory was written by an earlier version, which did not record the code and the attributes of the "
+                "model; use it only with the same model.",
+                stacklevel=2,
+            )
+        if self.owner != known:
             raise RunError(
                 f"the memory holds balls of another classifier ({_named(self.owner)}) than this one ({_named(plain)}); "
                 "give each classifier a memory of its own."
@@ -394,6 +407,14 @@ def _square(x: NDArray[Any]) -> float:
 
 def _journal_of(path: Path) -> Path:
     return path.with_name(path.name + ".journal")
+
+
+def _as_known_to(owner: Mapping[str, Any] | None, other: Mapping[str, Any]) -> dict[str, Any]:
+    """What a memory that names its owner in this way can know of another one."""
+    model, theirs = (owner or {}).get("model"), other.get("model")
+    if not isinstance(model, Mapping) or not isinstance(theirs, Mapping) or "code" in model:
+        return dict(other)
+    return {**other, "model": {key: value for key, value in theirs.items() if key != "code"}}
 
 
 def _named(owner: Mapping[str, Any] | None) -> str:

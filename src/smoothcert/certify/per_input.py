@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, cast
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from smoothcert.certify.base import Procedure, Task
 from smoothcert.certify.memory import Ball, Memory
 from smoothcert.certify.smoothed import Key, Smoothed
-from smoothcert.classifiers.fingerprint import model_fingerprint
+from smoothcert.classifiers.sealed import Sealed
 from smoothcert.noise import Gaussian, Noise
 from smoothcert.sampling import Answer, Classifier, Job, Steps
 from smoothcert.sampling.sigma import OptimizeSigma, SigmaSolver, sigma_generator
@@ -64,7 +64,6 @@ class PerInput(Smoothed):
         self.solver: SigmaSolver = solver or OptimizeSigma()
         self.memory = memory
         self._start = noise.sigma
-        self._owner: tuple[object, dict[str, Any]] | None = None
 
     @property
     def guarantee(self) -> Guarantee:
@@ -101,7 +100,7 @@ class PerInput(Smoothed):
         """The noise with the σ that the solver finds; a function of (seed, index) and the input."""
         generator = sigma_generator(seed, index, x.device)
         start = torch.tensor([self._start], dtype=torch.float64, device=x.device)
-        return Gaussian(float(self.solver(self.model, x[None], start, generator)))
+        return Gaussian(float(self.solver(self.sealed(), x[None], start, generator)))
 
     def finish(self, job: Job[Answer], answer: Answer) -> Answer:
         """The answer with its guarantee; what a memory makes of it follows once its turn has come."""
@@ -110,11 +109,17 @@ class PerInput(Smoothed):
         return answer
 
     def _job(
-        self, index: int, x: Any, procedure: Procedure, steps: Callable[[Task], Steps[Answer]], seed: int
+        self,
+        sealed: Sealed,
+        index: int,
+        x: Any,
+        procedure: Procedure,
+        steps: Callable[[Task], Steps[Answer]],
+        seed: int,
     ) -> Job[Answer]:
         self._check_memory(procedure)
         begin = time.perf_counter()
-        job = super()._job(index, x, procedure, steps, seed)
+        job = super()._job(sealed, index, x, procedure, steps, seed)
         try:
             job.begin()
         except UsageError:  # such as a target that this σ cannot reach; the start value must
@@ -125,20 +130,20 @@ class PerInput(Smoothed):
         return job
 
     def _answers(
-        self, jobs: Iterator[Job[Answer]], procedure: Procedure, seed: int, count: int | None = None
+        self,
+        inputs: Iterable[tuple[int, Any]],
+        procedure: Procedure,
+        steps: Callable[[Task], Steps[Answer]],
+        seed: int,
+        count: int | None = None,
+        named: bool = True,
+        note: Callable[[Job[Answer]], None] | None = None,
     ) -> Iterator[tuple[Job[Answer], Answer]]:
         """With a memory, answers wait for their turn: what is cut must not depend on who is decided first."""
-        if self.memory is None:
-            yield from super()._answers(jobs, procedure, seed, count)
-            return
         order: deque[tuple[Job[Answer], Tensor]] = deque()
-
-        def noted() -> Iterator[Job[Answer]]:
-            for job in jobs:
-                order.append((job, job.x))
-                yield job
-
-        yield from self.settled(super()._answers(noted(), procedure, seed, count), order)
+        if self.memory is not None:
+            note = lambda job: order.append((job, job.x))  # noqa: E731
+        yield from self.settled(super()._answers(inputs, procedure, steps, seed, count, named, note), order)
 
     @property
     def in_order(self) -> bool:
@@ -170,11 +175,7 @@ class PerInput(Smoothed):
         norm = self.noise.resolve_norm(getattr(procedure, "norm", None))
         if norm is not Norm.L2:
             raise UsageError(f"a memory compares l2 balls; certify in l2 or without a memory, not in {norm.value}.")
-        version = self._weights_version()
-        if self._owner is None or self._owner[0] != version:
-            owner = {"model": model_fingerprint(self.model), "noise": self.noise.config()}
-            self._owner = (version, owner)
-        self.memory.bind(self._owner[1])
+        self.memory.bind({"model": self.sealed().sealed_identity, "noise": self.noise.config()})
 
 
 def _remembered(memory: Memory, x: Tensor, answer: Answer) -> Answer:

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from smoothcert.certify.base import Procedure, Task
-from smoothcert.certify.smoothed import Smoothed
-from smoothcert.classifiers.fingerprint import model_fingerprint
-from smoothcert.classifiers.modes import evaluating
+from smoothcert.certify.cores import core_class
+from smoothcert.certify.smoothed import Asked, Smoothed
+from smoothcert.classifiers.identity import model_identity
+from smoothcert.classifiers.sealed import Sealed
 from smoothcert.noise import Noise
-from smoothcert.sampling import Answer, Classifier, Draw, Source, Steps
-from smoothcert.sampling.runtimes import Runtime
-from smoothcert.types import ABSTAIN, Certificate, Guarantee, Outcome, Prediction, Routing, UsageError, Votes
+from smoothcert.sampling import Answer, Classifier, Draw, Steps
+from smoothcert.types import (
+    ABSTAIN,
+    Arithmetic,
+    Certificate,
+    Guarantee,
+    Outcome,
+    Prediction,
+    Routing,
+    UsageError,
+    Votes,
+)
 
 
 class Router(Smoothed):
@@ -68,7 +77,7 @@ class Router(Smoothed):
 
         Raises:
             UsageError: Also if the selector has not one class for each expert, the experts' classes differ, or an
-                expert's noise does not certify the norm asked for.
+                expert's noise does not certify the norm asked for, by default that of the selector's noise.
         """
         tensor = super().check(x, procedure)
         if self.num_classes != len(self.experts):
@@ -82,11 +91,11 @@ class Router(Smoothed):
         if procedure is not None:
             for expert in self.experts:
                 if isinstance(expert, Smoothed):
-                    expert.check(tensor, _half(procedure))
+                    expert.check(tensor, self._half(procedure))
         return tensor
 
     def begin(self, procedure: Procedure, steps: Callable[[Task], Steps[Answer]], task: Task) -> Steps[Answer]:
-        half = _half(procedure)
+        half = self._half(procedure)
         if steps == procedure.certify:
             return self._certify(half, task)  # type: ignore[return-value]
         return self._predict(half, task)  # type: ignore[return-value]
@@ -94,9 +103,9 @@ class Router(Smoothed):
     def extra_config(self) -> dict[str, Any]:
         return {
             "experts": [
-                {"noise": expert.noise.config(), "model": model_fingerprint(expert.model)}
+                {"noise": expert.noise.config(), "model": model_identity(expert.model)}
                 if isinstance(expert, Smoothed)
-                else {"noise": None, "model": model_fingerprint(expert)}
+                else {"noise": None, "model": model_identity(expert)}
                 for expert in self.experts
             ]
         }
@@ -126,11 +135,13 @@ class Router(Smoothed):
         p_value = max(choice.p_value, answer.p_value)
         return replace(answer, alpha=2 * answer.alpha, p_value=p_value, n=choice.n + answer.n)
 
-    def _sources(self, x: Tensor, procedure: Procedure, samples: int) -> list[tuple[Source, Runtime]]:
+    def _asked(self, sealed: Sealed, x: Tensor, procedure: Procedure, samples: int) -> list[Asked]:
         self.check(x, procedure)  # before any sampling
-        selector = super()._sources(x, procedure, samples)
+        selector = super()._asked(sealed, x, procedure, samples)
         experts = [
-            expert._source(x, procedure.statistics, samples) if isinstance(expert, Smoothed) else selector[0]
+            expert._ready(expert.sealed(), x, procedure.statistics, samples)
+            if isinstance(expert, Smoothed)
+            else replace(selector[0], sealed=self._sealed_beside(expert))  # its votes are never asked for
             for expert in self.experts
         ]
         return selector + experts
@@ -144,23 +155,22 @@ class Router(Smoothed):
             expert.check(x)
             assert expert.num_classes is not None
             return expert.num_classes
-        return int(_logits(expert, x).shape[1])
+        sealed = self._sealed_beside(expert)
+        return self._reference(sealed, x.to(sealed.device)).num_classes
 
     def _core_class(self, core: Classifier, task: Task) -> int:
+        sealed = self._sealed_beside(core)
         assert task.x is not None
-        return int(_logits(core, task.x).argmax())
+        classes = self._reference(sealed, task.x.to(sealed.device)).num_classes
+        return core_class(sealed, replace(task, num_classes=classes))
 
-
-def _logits(core: Classifier, x: Tensor) -> Tensor:
-    with evaluating(core), torch.inference_mode():
-        return core(x[None])
-
-
-def _half(procedure: Procedure) -> Procedure:
-    """The procedure with half its α."""
-    if procedure.others or len(procedure.statistics) > 1:
-        raise UsageError(f"a router cannot be certified by {procedure.name}; use cohen, staged or anytime.")
-    return replace(procedure, alpha=procedure.alpha / 2)
+    def _half(self, procedure: Procedure) -> Procedure:
+        """The procedure with half its α, in the one norm that selector and experts are certified in."""
+        if procedure.others or len(procedure.statistics) > 1:
+            raise UsageError(f"a router cannot be certified by {procedure.name}; use cohen, staged or anytime.")
+        norm = self.noise.resolve_norm(getattr(procedure, "norm", None))
+        named = {"norm": norm} if any(field.name == "norm" for field in fields(procedure)) else {}
+        return replace(procedure, alpha=procedure.alpha / 2, **named)
 
 
 def _asking(source: int, steps: Steps[Answer]) -> Generator[Draw, tuple[Votes, ...], Answer]:
@@ -177,7 +187,17 @@ _WORSE = (Outcome.REFUTED, Outcome.UNDECIDED, Outcome.CERTIFIED)
 
 
 def _composed(choice: Certificate, answer: Certificate, core: int | None = None) -> Certificate:
-    """The certificate of an expert's answer, as far as the choice of the expert holds too."""
+    """The certificate of an expert's answer, as far as the choice of the expert holds too.
+
+    Raises:
+        UsageError: If the two are in different norms, of which there is no smaller one.
+    """
+    if choice.norm is not answer.norm:
+        raise UsageError(
+            f"the selector is certified in {choice.norm.value} and the expert in {answer.norm.value}; choose one norm "
+            "that the noises of both certify."
+        )
+    exact = choice.arithmetic is answer.arithmetic is Arithmetic.EXACT
     label = ABSTAIN if choice.abstained else answer.label
     radius = 0.0 if core is not None or label == ABSTAIN else min(choice.radius, answer.radius)
     decisions = {
@@ -192,6 +212,8 @@ def _composed(choice: Certificate, answer: Certificate, core: int | None = None)
         label=label,
         radius=radius,
         guarantee=Guarantee.ROUTED,
+        arithmetic=Arithmetic.EXACT if exact else Arithmetic.FLOAT,
+        offset=max(choice.offset, answer.offset),
         alpha=2 * choice.alpha,
         alpha_split={
             f"{who}: {bound}": share for who, part in shares.items() for bound, share in part.alpha_split.items()

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import copy
 import math
+import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from smoothcert.certify.base import Procedure, Task
 from smoothcert.certify.cohen import Cohen
-from smoothcert.classifiers.modes import evaluating
+from smoothcert.classifiers.identity import identity_digest
+from smoothcert.classifiers.sealed import Reference, Sealed, Sealing, takes
 from smoothcert.noise import Noise
 from smoothcert.sampling import BLOCK, Answer, Classifier, Job, Pool, Source, Statistic, Steps
+from smoothcert.sampling.audit import Audit
+from smoothcert.sampling.copies import input_digest
 from smoothcert.sampling.forwards import RUNTIMES
-from smoothcert.sampling.runtimes import Runtime, prepare, unprepared
+from smoothcert.sampling.runtimes import CLOSE, Runtime, check_copies, check_options, prepare, unprepared
 from smoothcert.types import Certificate, Prediction, UsageError, unknown_name
 
 Key = TypeVar("Key")
@@ -78,23 +83,43 @@ class Smoothed:
         self.batch_size = batch_size
         self.runtime = runtime
         self.precision = precision
-        self._probed: tuple[torch.Size, torch.dtype] | None = None
+        self._declared_classes = num_classes
+        self._forget()
+
+    def _forget(self) -> None:
+        """Drop everything that was made of the model."""
+        self._sealing = Sealing()
         self._prepared: tuple[object, int, Runtime] | None = None
+        self._audit: tuple[Sealed, Audit] | None = None
+        self._others_sealed: dict[int, tuple[Classifier, Sealing]] = {}
         self._beside: dict[int, Smoothed] = {}
+
+    def sealed(self) -> Sealed:
+        """The model as it is now, as the fixed function of one row that is certified.
+
+        Raises:
+            UsageError: If it cannot be made one.
+        """
+        return self._sealing.of(self.model)
 
     @property
     def device(self) -> torch.device:
         """Where the model's weights are; the CPU for a model without any."""
-        return self._weight().device
+        return takes(self.model)[0]
 
-    def certify(self, x: Any, procedure: Procedure | None = None, *, seed: int = 0, index: int = 0) -> Certificate:
+    def certify(
+        self, x: Any, procedure: Procedure | None = None, *, seed: int | None = None, index: int | None = None
+    ) -> Certificate:
         """Prove a radius around one input.
 
         Args:
             x: One input (no batch dimension): a floating-point tensor, or what ``torch.as_tensor`` takes.
             procedure: How to certify; ``Cohen()`` by default.
-            seed: The seed of the noise.
-            index: The input's number in its dataset; inputs with other numbers get other noise.
+            seed: The seed of the noise. By default a fresh one, drawn from the operating system and kept in the
+                certificate. A certificate is valid only if model and input were chosen without knowing the noise: give
+                a seed to repeat a certificate, not to choose between models by it.
+            index: The input's number in its dataset; inputs with other numbers get other noise. By default it follows
+                from the input's values.
 
         Returns:
             The certificate; its label is ``ABSTAIN`` when nothing could be proved.
@@ -105,7 +130,9 @@ class Smoothed:
         procedure = procedure or Cohen()
         return self._one(x, procedure, procedure.certify, seed, index)
 
-    def predict(self, x: Any, procedure: Procedure | None = None, *, seed: int = 0, index: int = 0) -> Prediction:
+    def predict(
+        self, x: Any, procedure: Procedure | None = None, *, seed: int | None = None, index: int | None = None
+    ) -> Prediction:
         """The smoothed classifier's class at one input, without a radius and with far fewer samples.
 
         Args, Raises: As :meth:`certify`; the procedure is ``Cohen(n=1_000)`` by default.
@@ -117,7 +144,7 @@ class Smoothed:
         return self._one(x, procedure, procedure.predict, seed, index)
 
     def prepare(self, x: Any, *, samples: int | None = None, like: Mapping[str, Any] | None = None) -> Runtime:
-        """Choose how to run the model, by measuring as long as the work ahead is worth; kept until its weights change.
+        """Choose how to run the model, by measuring as long as the work ahead is worth; kept until the model changes.
 
         Args:
             x: One input.
@@ -131,35 +158,40 @@ class Smoothed:
             UsageError: For a runtime that is not installed, a precision without CUDA, or a model with a fixed batch.
             SmoothcertError: If the runtime asked for cannot run the model, or disagrees with plain PyTorch.
         """
+        sealed = self.sealed()
+        return self._runtime(sealed, self._checked(sealed, x), samples, like)
+
+    def _runtime(
+        self, sealed: Sealed, x: Tensor, samples: int | None = None, like: Mapping[str, Any] | None = None
+    ) -> Runtime:
         if isinstance(self.runtime, Runtime):
             return self.runtime
-        tensor = self.check(x)
         like = like if like and like["notes"] and self.runtime == "auto" else None
-        plain = self.runtime == "auto" and self.precision is None and (samples or 0) < MEASURE_FROM
-        if plain and not like and self._prepared is None:
-            return unprepared(self.model, self.batch_size or default_batch_size(tensor))
-        key = (tensor.shape, tensor.dtype, tensor.device, torch.get_num_threads(), self._weights_version())
         worth = samples or 0
-        if self._prepared is None or self._prepared[0] != key or worth > 100 * self._prepared[1] or like:
-            with evaluating(self.model):
-                runtime = prepare(
-                    self.model,
-                    tensor,
-                    runtime=self.runtime,
-                    batch_size=self.batch_size,
-                    samples=samples,
-                    precision=self.precision,
-                    like=like,
-                )
-            self._prepared = (key, max(worth, MEASURE_FROM), runtime)
-        return self._prepared[2]
+        plain = self.runtime == "auto" and self.precision is None and worth < MEASURE_FROM
+        key = (sealed, x.shape, x.dtype, x.device, torch.get_num_threads())
+        known = self._prepared
+        if known is not None and known[0] == key and not like and (worth <= 100 * known[1] or plain):
+            return known[2]
+        if plain and not like:
+            runtime = unprepared(sealed, self.batch_size or default_batch_size(x), self._reference(sealed, x))
+        else:
+            runtime = prepare(
+                sealed,
+                x,
+                noise=self.noise,
+                runtime=self.runtime,
+                batch_size=self.batch_size,
+                samples=samples,
+                precision=self.precision,
+                like=like,
+            )
+        self._prepared = (key, 0 if plain and not like else max(worth, MEASURE_FROM), runtime)
+        return runtime
 
-    def _weights_version(self) -> tuple[tuple[int, int], ...]:
-        """Changes whenever a weight does, so that no prepared copy outlives the weights it was made of."""
-        if not isinstance(self.model, torch.nn.Module):
-            return ()
-        tensors = chain(self.model.parameters(), self.model.buffers())
-        return tuple((t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors)
+    def _reference(self, sealed: Sealed, x: Tensor) -> Reference:
+        """Noisy copies on which the classifier is known to be a fixed function of one row."""
+        return sealed.known(x) or sealed.verify(check_copies(x, self.noise))
 
     def check(self, x: Any, procedure: Procedure | None = None) -> Tensor:
         """The input as a tensor ready to sample around.
@@ -169,13 +201,26 @@ class Smoothed:
             procedure: A procedure whose settings must suit the noise and the input.
 
         Returns:
-            The tensor, on the model's device and in its dtype.
+            A copy of it on the model's device, in at least single precision.
 
         Raises:
             UsageError: If it has the wrong dtype, is not finite, lies outside the declared range or the noise's grid,
                 or the model cannot classify it.
         """
-        tensor = torch.as_tensor(x)
+        sealed = self.sealed()
+        tensor = self._checked(sealed, x)
+        if procedure is not None:
+            procedure = procedure.sealed(self._sealed_beside)
+            for other in self._others(procedure):
+                other.check(tensor)
+            steps = self.begin(procedure, procedure.certify, self._task(0, tensor, self.noise, seed=0))
+            next(steps)  # a procedure checks its settings before it asks for votes
+            steps.close()
+        return tensor
+
+    def _checked(self, sealed: Sealed, x: Any) -> Tensor:
+        """The input as a tensor that nobody else can change, once the model is known to be able to classify it."""
+        tensor = torch.as_tensor(x).detach()
         if not tensor.is_floating_point():
             raise UsageError(
                 f"the input has dtype {str(tensor.dtype).removeprefix('torch.')}; convert it to floating point "
@@ -191,19 +236,17 @@ class Smoothed:
                 f"the input spans [{low:.6g}, {high:.6g}], outside the declared range {list(self.input_range)}; "
                 "rescale it, or declare another input_range."
             )
-        weight = self._weight()
-        tensor = tensor.to(device=weight.device, dtype=weight.dtype).contiguous()
+        # Noise is added in at least the input's precision; rounding to the model's comes after, as part of the model.
+        wide = torch.promote_types(tensor.dtype, torch.float32)
+        with torch.inference_mode(False):
+            tensor = tensor.to(device=sealed.device, dtype=wide, copy=True).contiguous()
+        if isinstance(self.runtime, str):
+            check_options(self.runtime, self.precision, self.batch_size, sealed.device)
         self.noise.check(tensor)
-        if self.num_classes is None or self._probed != (tensor.shape, tensor.dtype):
-            with evaluating(self.model), torch.inference_mode():
-                self.num_classes = self._probe(tensor)
-            self._probed = (tensor.shape, tensor.dtype)
-        if procedure is not None:
-            for other in self._others(procedure):
-                other.check(tensor)
-            steps = self.begin(procedure, procedure.certify, self._task(0, tensor, self.noise, seed=0))
-            next(steps)  # a procedure checks its settings before it asks for votes
-            steps.close()
+        classes = self._reference(sealed, tensor).num_classes
+        if self._declared_classes is not None and classes != self._declared_classes:
+            raise UsageError(f"the model gives {classes} classes, not num_classes={self._declared_classes}.")
+        self.num_classes = classes
         return tensor
 
     def run(
@@ -212,7 +255,7 @@ class Smoothed:
         procedure: Procedure,
         steps: Callable[[Task], Steps[Answer]],
         *,
-        seed: int = 0,
+        seed: int | None = None,
         count: int | None = None,
     ) -> Iterator[tuple[Job[Answer], Answer]]:
         """Certify or predict many inputs at once, sharing batches.
@@ -221,7 +264,7 @@ class Smoothed:
             inputs: Pairs (index, input).
             procedure: How.
             steps: ``procedure.certify`` or ``procedure.predict``.
-            seed: The seed of the noise.
+            seed: The seed of the noise; a fresh one by default.
             count: How many inputs there are, if known; decides how much measuring pays.
 
         Yields:
@@ -231,14 +274,7 @@ class Smoothed:
             UsageError: If an input is not as it must be; the answers of those before it come first.
         """
 
-        def jobs() -> Iterator[Job[Answer]]:
-            for index, x in inputs:
-                try:
-                    yield self._job(index, x, procedure, steps, seed)
-                except UsageError as error:
-                    raise UsageError(f"input {index}: {error}") from error
-
-        return self._answers(jobs(), procedure, seed, count)
+        return self._answers(inputs, procedure, steps, fresh_seed() if seed is None else seed, count)
 
     def extra_config(self) -> dict[str, Any]:
         """What decides the answers of a subclass besides model, noise and procedure, as plain values for run files."""
@@ -255,7 +291,8 @@ class Smoothed:
     def for_workers(self) -> Smoothed:
         """This classifier as it is sent to other processes: without what was prepared for this one."""
         other = copy.copy(self)
-        other._probed, other._prepared, other._beside = None, None, {}
+        other._forget()
+        other.model = self.sealed().model
         return other
 
     def run_by(self, runtime: Runtime) -> Smoothed:
@@ -288,43 +325,92 @@ class Smoothed:
         return answer
 
     def _one(
-        self, x: Any, procedure: Procedure, steps: Callable[[Task], Steps[Answer]], seed: int, index: int
+        self,
+        x: Any,
+        procedure: Procedure,
+        steps: Callable[[Task], Steps[Answer]],
+        seed: int | None,
+        index: int | None,
     ) -> Answer:
-        ((_, answer),) = self._answers(iter([self._job(index, x, procedure, steps, seed)]), procedure, seed)
+        if index is None:
+            index = int(input_digest(torch.as_tensor(x)), 16) >> 65  # 63 bits
+        seed = fresh_seed() if seed is None else seed
+        ((_, answer),) = self._answers([(index, x)], procedure, steps, seed, named=False)
         return answer
 
     def _answers(
-        self, jobs: Iterator[Job[Answer]], procedure: Procedure, seed: int, count: int | None = None
+        self,
+        inputs: Iterable[tuple[int, Any]],
+        procedure: Procedure,
+        steps: Callable[[Task], Steps[Answer]],
+        seed: int,
+        count: int | None = None,
+        named: bool = True,
+        note: Callable[[Job[Answer]], None] | None = None,
     ) -> Iterator[tuple[Job[Answer], Answer]]:
-        first = next(jobs, None)
+        """The answer for each input, all by the classifier as it is when the first one is asked for."""
+        sealed, procedure = self.sealed(), procedure.sealed(self._sealed_beside)
+        steps = getattr(procedure, steps.__name__)  # of the procedure whose models are sealed
+
+        def jobs() -> Iterator[Job[Answer]]:
+            for index, x in inputs:
+                try:
+                    job = self._job(sealed, index, x, procedure, steps, seed)
+                except UsageError as error:
+                    if not named:
+                        raise
+                    raise UsageError(f"input {index}: {error}") from error
+                if note is not None:
+                    note(job)
+                yield job
+
+        waiting = jobs()
+        first = next(waiting, None)
         if first is None:
             return
         first.begin()
-        sources = self._sources(first.x, procedure, (count or 1) * procedure.expected_samples)
+        asked = self._asked(sealed, first.x, procedure, (count or 1) * procedure.expected_samples)
         pool = Pool(
-            [source for source, _ in sources],
+            [each.source for each in asked],
             seed,
-            workers=min(runtime.workers for _, runtime in sources),
-            threads=sources[0][1].threads,
+            workers=min(each.runtime.workers for each in asked),
+            threads=asked[0].runtime.threads,
         )
-        with evaluating(self.model, *(other.model for other in self._others(procedure))):
-            for job, answer in pool.run(chain([first], jobs)):
-                yield job, self.finish(job, answer)
+        runtime = "+".join(dict.fromkeys(each.runtime.name for each in asked))
+        models = [*(each.sealed for each in asked), *procedure.cores]
+        identity = dict.fromkeys(each.digest for each in models)
+        model = identity_digest(identity) if len(identity) > 1 else sealed.digest
+        for job, answer in pool.run(chain([first], waiting)):
+            for each in models:
+                each.recheck()
+            if isinstance(answer, Certificate):
+                stamped = replace(answer, runtime=runtime, model=model, input=input_digest(job.x))
+                answer = cast(Answer, stamped)
+            yield job, self.finish(job, answer)
 
-    def _sources(self, x: Tensor, procedure: Procedure, samples: int) -> list[tuple[Source, Runtime]]:
+    def _asked(self, sealed: Sealed, x: Tensor, procedure: Procedure, samples: int) -> list[Asked]:
         """The classifiers that a procedure may ask, made ready to run: this one first."""
-        statistics = [procedure.statistics, *(counted for _, counted in procedure.others)]
+        others = zip(self._others(procedure), (counted for _, counted in procedure.others), strict=True)
         return [
-            asked._source(x, counted, samples)
-            for asked, counted in zip([self, *self._others(procedure)], statistics, strict=True)
+            self._ready(sealed, x, procedure.statistics, samples),
+            *(other._ready(other.sealed(), x, counted, samples) for other, counted in others),
         ]
 
-    def _source(self, x: Tensor, statistics: Sequence[Statistic], samples: int) -> tuple[Source, Runtime]:
-        self.check(x)
-        assert self.num_classes is not None
-        runtime = self.prepare(x, samples=samples)
-        how = (runtime.batch_size, runtime.cascade, runtime.elsewhere)
-        return Source(runtime.run, self.noise, self.num_classes, statistics, *how), runtime
+    def _ready(self, sealed: Sealed, x: Tensor, statistics: Sequence[Statistic], samples: int) -> Asked:
+        classes = self._reference(sealed, x).num_classes
+        runtime = self._runtime(sealed, x, samples)
+        audit = None
+        if runtime.elsewhere is None:
+            if self._audit is None or self._audit[0] is not sealed:
+                self._audit = (sealed, Audit(sealed, CLOSE[self.precision]))
+            audit = self._audit[1]
+        how = (runtime.batch_size, runtime.cascade, runtime.elsewhere, audit)
+        return Asked(Source(runtime.run, self.noise, classes, statistics, *how), runtime, sealed)
+
+    def _sealed_beside(self, model: Classifier) -> Sealed:
+        """Another model that is asked about the same inputs, sealed."""
+        _, sealing = self._others_sealed.setdefault(id(model), (model, Sealing()))
+        return sealing.of(model)
 
     def _others(self, procedure: Procedure) -> list[Smoothed]:
         """The classifiers that a procedure asks besides this one, under the same noise."""
@@ -337,12 +423,18 @@ class Smoothed:
         return [self._beside[id(model)] for model, _ in procedure.others]
 
     def _job(
-        self, index: int, x: Any, procedure: Procedure, steps: Callable[[Task], Steps[Answer]], seed: int
+        self,
+        sealed: Sealed,
+        index: int,
+        x: Any,
+        procedure: Procedure,
+        steps: Callable[[Task], Steps[Answer]],
+        seed: int,
     ) -> Job[Answer]:
         for name, value in (("seed", seed), ("index", index)):
             if not 0 <= value < 2**63:
                 raise UsageError(f"{name} must be between 0 and 2**63 - 1, got {value}.")
-        tensor = self.check(x)
+        tensor = self._checked(sealed, x)
         noise = self.noise_for(index, tensor, seed)
         task = self._task(index, tensor, noise, seed)
         return Job(index, tensor, self.begin(procedure, steps, task), None if noise is self.noise else noise)
@@ -351,36 +443,19 @@ class Smoothed:
         assert self.num_classes is not None
         return Task(noise, self.num_classes, x.numel(), seed, index, x)
 
-    def _probe(self, x: Tensor) -> int:
-        """The number of classes the model really gives, from forward passes over two and three clean copies."""
-        for size in (2, 3):
-            batch = torch.stack([x] * size)
-            try:
-                logits = self.model(batch)
-            except (RuntimeError, ValueError, TypeError, IndexError) as error:
-                reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-                advice = "give one input, without a batch dimension, in the shape the model was trained on"
-                if size > 2:
-                    advice = "a model must take batches of any size"
-                raise UsageError(
-                    f"the model cannot classify a batch of shape {tuple(batch.shape)} ({reason}); {advice}."
-                ) from error
-            if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != size or logits.shape[1] < 2:
-                shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-                raise UsageError(
-                    f"the model must map a batch of {size} inputs to logits of shape ({size}, classes) with at least 2 "
-                    f"classes, but gave {shape}."
-                )
-        if self.num_classes is not None and logits.shape[1] != self.num_classes:
-            raise UsageError(f"the model gives {logits.shape[1]} classes, not num_classes={self.num_classes}.")
-        return int(logits.shape[1])
 
-    def _weight(self) -> Tensor:
-        if isinstance(self.model, torch.nn.Module):
-            for weight in self.model.parameters():
-                if weight.is_floating_point():
-                    return weight
-        return torch.empty(0)
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """A classifier that is asked for votes: as the pool sees it, how it is run, and what it is."""
+
+    source: Source
+    runtime: Runtime
+    sealed: Sealed
+
+
+def fresh_seed() -> int:
+    """A seed from the operating system, which no choice made before can depend on."""
+    return secrets.randbits(63)
 
 
 def default_batch_size(like: Tensor) -> int:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 
 from smoothcert.classifiers.ensemble import all_logits, as_module, normalised, soft
 from smoothcert.types import UsageError
+
+_SAME_CLASSES: WeakSet[nn.Module] = WeakSet()
+"""Consensuses whose members are known to have the same classes; not kept on them, as a model must not change."""
 
 
 class Consensus(nn.Module):
@@ -60,13 +64,12 @@ class Consensus(nn.Module):
         self.head = _Stacked(modules[:first])
         self.rest = _Sum(modules[first:], shares[first:]) if first < len(modules) else None
         self.shares = shares
-        self._same_classes = False
 
     def forward(self, x: Tensor) -> Tensor:
         given = self.head(x)
-        if self.rest is not None and not self._same_classes:  # also where the first members never disagree
+        if self.rest is not None and self not in _SAME_CLASSES:  # also where the first members never disagree
             self.join(given[:1], self.rest(x[:1]))
-            self._same_classes = True
+            _SAME_CLASSES.add(self)
         logits, undecided = self.split(given)
         if self.rest is not None and bool(undecided.any()):
             logits[undecided] = self.join(given[undecided], self.rest(x[undecided]))

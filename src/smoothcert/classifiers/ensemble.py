@@ -108,7 +108,8 @@ def all_logits(members: Sequence[nn.Module] | nn.ModuleList, x: Tensor) -> list[
     Raises:
         UsageError: If members disagree on the number of classes.
     """
-    logits = [member(x) for member in members]
+    # Each member gets and gives memory that the others cannot overwrite.
+    logits = [member(x.clone()).clone() for member in members]
     classes = [given.shape[-1] for given in logits]
     if len(set(classes)) > 1:
         raise UsageError(

@@ -15,7 +15,8 @@ from rich.progress import track
 from smoothcert import data
 from smoothcert.attack import AttackOutcome, AttackResult, AttackSettings, attack_dataset
 from smoothcert.certify import Cohen, Smoothed
-from smoothcert.classifiers.fingerprint import model_fingerprint
+from smoothcert.certify.smoothed import fresh_seed
+from smoothcert.classifiers.identity import model_identity
 from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, Seed, load_smoothed
 from smoothcert.cli.options import grouped
 from smoothcert.files import replacing
@@ -67,7 +68,7 @@ def attack(
     start: Annotated[int | None, typer.Option(help="First input; as in the run, or 0.")] = None,
     stop: Annotated[int | None, typer.Option(help="End of the inputs, exclusive; as in the run, or all.")] = None,
     most: Annotated[int | None, typer.Option("--max", help="Attack at most this many of them.")] = None,
-    seed: Seed = 0,
+    seed: Seed = None,
     format: Annotated[str | None, typer.Option("--format", "-f", help="md, latex, csv or html.")] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Also write a row per input and radius to this CSV file.")
@@ -92,6 +93,7 @@ def attack(
         raise unknown_name("table format", format, FORMATS)
     if most is not None and most < 1:
         raise UsageError(f"--max must be at least 1, got {most}.")
+    seed = fresh_seed() if seed is None else seed
     if not 0 <= seed < 2**63:
         raise UsageError(f"seed must be between 0 and 2**63 - 1, got {seed}.")
     if output is not None and not output.parent.is_dir():
@@ -156,9 +158,10 @@ def _refuse_other(run: Run, smoothed: Smoothed, dataset: data.Dataset) -> None:
         raise UsageError(f"{run.path} is an {config['kind']} log, which does not say of which model; leave out --run.")
     if "shard" in config["inputs"]:
         raise UsageError(f"{run.path} is one shard of a run; unite all of them with `smoothcert merge` first.")
+    identity = model_identity(smoothed.model)
     about = {
-        "model": (config["model"], model_fingerprint(smoothed.model)),
-        "noise": (config["noise"], smoothed.noise.config()),
+        "model": (config["model"], {key: identity[key] for key in config["model"] if key in identity}),
+        "noise": (_without_grid(config["noise"]), _without_grid(smoothed.noise.config())),
         "precision": ({"name": config["precision"]}, {"name": smoothed.precision}),
         "dataset": (
             {name: config["data"][name] for name in ("name", "split", "size")},
@@ -173,6 +176,11 @@ def _refuse_other(run: Run, smoothed: Smoothed, dataset: data.Dataset) -> None:
             )
     if config["data"] != data_fingerprint(dataset, select(len(dataset), **config["inputs"])):
         raise UsageError(f"{run.path} is about other inputs under the name {dataset.name}; leave out --run.")
+
+
+def _without_grid(noise: Mapping[str, Any]) -> dict[str, Any]:
+    """A noise but for its grid: an attack goes to points between those of a grid."""
+    return {key: value for key, value in noise.items() if key != "grid"}
 
 
 def _proved_by(run: Run, indices: Sequence[int]) -> dict[int, Proved]:

@@ -32,7 +32,7 @@ def certify(
     classifier: ClassifierOptions,
     each: SigmaOptions,
     over: ClusterOptions,
-    seed: Seed = 0,
+    seed: Seed = None,
     shard: Shard = None,
     run: Annotated[
         Path | None, typer.Option("--run", help="Run folder; by default one under runs/ named after what is certified.")
@@ -102,7 +102,7 @@ def predict(
     classifier: ClassifierOptions,
     n: Annotated[int, typer.Option("--n", help="Samples per input.")] = 1_000,
     alpha: Annotated[float, typer.Option(help="Probability that an answer is wrong.")] = 0.001,
-    seed: Seed = 0,
+    seed: Seed = None,
 ) -> None:
     """Print the smoothed classifier's class for inputs of a dataset: fewer samples than `certify`, no radius.
 

@@ -106,7 +106,12 @@ class InputOptions:
     stop: Annotated[int | None, typer.Option(help="End of the inputs, exclusive.")] = None
 
 
-Seed = Annotated[int, typer.Option(help="Seed of the noise.")]
+Seed = Annotated[
+    int | None,
+    typer.Option(
+        help="Seed of the noise; fresh by default. Give one only to repeat a run, never to choose a model by."
+    ),
+]
 
 
 def load_members(options: ClassifierOptions, dataset: data.Dataset) -> tuple[list[models.Checkpoint], list[nn.Module]]:

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from smoothcert import data
-from smoothcert.classifiers.fingerprint import model_fingerprint
+from smoothcert.classifiers.identity import model_identity
 from smoothcert.cli.certify import move_models
 from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, InputOptions, Seed, smoothed_for
 from smoothcert.cli.options import grouped
@@ -69,7 +69,7 @@ def run(
         typer.Option(help="Corruptions, as a,b,c; identity is the clean set. By default all usual ones."),
     ] = None,
     severities: Annotated[str | None, typer.Option(help="Severities, as 1,3,5; by default all.")] = None,
-    seed: Seed = 0,
+    seed: Seed = None,
     corruption_seed: Annotated[int, typer.Option(help="Seed of corruptions that are made on the fly.")] = 0,
 ) -> None:
     """Certify a model on every corruption of a suite, and show what each costs.
@@ -110,7 +110,7 @@ def run(
             "noise": smoothed.noise.config(),
             "procedure": procedure.config(),
             "inputs": {"every": inputs.every, "start": inputs.start, "stop": inputs.stop},
-            "model": model_fingerprint(smoothed.model),
+            "model": model_identity(smoothed.model),
             "precision": smoothed.precision,
         },
     )

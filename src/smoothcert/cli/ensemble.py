@@ -12,7 +12,6 @@ from smoothcert.cli.classifiers import (
     ClassifierOptions,
     DataOptions,
     InputOptions,
-    Seed,
     load_members,
     trained_noise,
 )
@@ -30,7 +29,7 @@ def ensemble(
     inputs: InputOptions,
     classifier: ClassifierOptions,
     copies: Annotated[int, typer.Option(min=1, help="Noisy copies of each input.")] = 20,
-    seed: Seed = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the noise that members are judged under.")] = 0,
 ) -> None:
     """Order models by their accuracy under noise, find their weights, and when two of them suffice.
 

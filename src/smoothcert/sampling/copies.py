@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -39,6 +40,7 @@ class NoisyCopies:
         self._generator = torch.Generator(device=like.device)
         self._spare = torch.empty((BLOCK, *like.shape), dtype=like.dtype, device=like.device)
         self._spare_key: tuple[Noise, tuple[int, int, int, int]] | None = None
+        self._spare_x: Tensor | None = None
 
     def fill(self, rows: Tensor, x: Tensor, noise: Noise, *, seed: int, index: int, stage: int, start: int) -> None:
         """Overwrite ``rows`` with the copies numbered ``start``, ``start + 1``, … of ``x``.
@@ -48,7 +50,7 @@ class NoisyCopies:
             x: The input.
             noise: The noise.
             seed: The seed of the run.
-            index: The input's index; stands for ``x`` wherever ``x`` was seen before.
+            index: The input's index.
             stage: The stage of the procedure.
             start: The number of the first copy.
         """
@@ -61,9 +63,9 @@ class NoisyCopies:
             if high - low == BLOCK:
                 self._draw(target, x, noise, key)
             else:
-                if (noise, key) != self._spare_key:
+                if (noise, key) != self._spare_key or x is not self._spare_x:  # two inputs may have one index
                     self._draw(self._spare, x, noise, key)
-                    self._spare_key = (noise, key)
+                    self._spare_key, self._spare_x = (noise, key), x
                 target.copy_(self._spare[low - block * BLOCK : high - block * BLOCK])
 
     def draw(self, rows: Tensor, parts: Sequence[Copies]) -> None:
@@ -77,3 +79,11 @@ class NoisyCopies:
     def _draw(self, out: Tensor, x: Tensor, noise: Noise, key: tuple[int, int, int, int]) -> None:
         self._generator.manual_seed(block_seed(*key))
         noise.sample(x, out, self._generator)
+
+
+def input_digest(x: Tensor) -> str:
+    """A hash of an input's values, shape and type, in hexadecimal."""
+    values = x.detach().cpu().contiguous()
+    digest = hashlib.blake2b(f"{values.dtype} {tuple(values.shape)}".encode(), digest_size=16)
+    digest.update(values.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import importlib
-import threading
 import types
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -12,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from smoothcert.classifiers.sealed import PerThread, as_logits
 from smoothcert.sampling.tuning import Forward, Setup, intra_op_threads
 from smoothcert.types import UsageError
 
@@ -26,7 +25,7 @@ class Plan:
     """What a runtime is built for.
 
     Attributes:
-        x: An input.
+        x: An input, in the type that the model takes.
         num_classes: The number of logits.
         setup: The batch size and threads.
         channels_last: Whether batches of images are brought to channels-last memory format, as the weights are.
@@ -46,13 +45,14 @@ def eager(model: Forward, plan: Plan) -> Forward:
     A module runs as one copy per thread, all with the same weights: a forward pass that leaves something on its module
     (``self.features = …``) then cannot mix up two batches.
     """
-    modules = _PerThread(model)
+    modules = PerThread(model)
 
     def run(batch: Tensor) -> Tensor:
         with torch.inference_mode(), _autocast(plan):
+            count, batch = len(batch), batch.to(plan.x.dtype)
             if plan.channels_last:
                 batch = batch.contiguous(memory_format=torch.channels_last)
-            return _logits(modules.model(batch), plan)
+            return _logits(as_logits(modules.model(batch), count), plan)
 
     return run
 
@@ -77,7 +77,7 @@ def compiled(model: Forward, plan: Plan) -> Forward:
 
     def run(batch: Tensor, program: Callable[[Tensor], Tensor] = fast) -> Tensor:
         with torch.inference_mode(), intra_op_threads(threads), _autocast(plan):
-            count = len(batch)
+            count, batch = len(batch), batch.to(plan.x.dtype)
             if count < size:
                 batch = torch.cat([batch, batch.new_zeros((size - count, *batch.shape[1:]))])
             elif not batch.is_inference():
@@ -122,7 +122,7 @@ def onnx(model: Forward, plan: Plan) -> Forward:
 
     def run(batch: Tensor) -> Tensor:
         with torch.inference_mode():
-            batch = batch.contiguous()
+            batch = batch.to(plan.x.dtype).contiguous()
             logits = batch.new_empty((len(batch), plan.num_classes))
             if device == "cuda":  # ONNX Runtime has a stream of its own
                 torch.cuda.synchronize(batch.device)
@@ -137,22 +137,6 @@ def onnx(model: Forward, plan: Plan) -> Forward:
 
 RUNTIMES: dict[str, Callable[[Forward, Plan], Forward]] = {"eager": eager, "compiled": compiled, "onnx": onnx}
 """How to build each runtime, from a model that may be kept and a plan."""
-
-
-class _PerThread(threading.local):
-    """A copy of a module for each thread that asks for it; anything else is shared."""
-
-    def __init__(self, model: Forward) -> None:
-        self.model = (shared_copy(model) if isinstance(model, nn.Module) else None) or model
-
-
-def shared_copy(module: nn.Module) -> nn.Module | None:
-    """A copy with the same weights, or None where something in the module cannot be copied."""
-    weights: dict[int, Any] = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
-    try:
-        return copy.deepcopy(module, weights)
-    except Exception:  # whatever the objects in it raise
-        return None
 
 
 def _autocast(plan: Plan) -> AbstractContextManager[Any]:

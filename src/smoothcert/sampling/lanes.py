@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from smoothcert.noise import Noise
+from smoothcert.sampling.audit import ROWS, Audit
 from smoothcert.sampling.copies import Copies, NoisyCopies
 from smoothcert.sampling.statistics import Statistic
 from smoothcert.sampling.tuning import intra_op_threads
@@ -52,6 +53,7 @@ class Source:
         batch_size: Noisy copies per forward pass.
         cascade: What decides the copies that the classifier leaves undecided.
         elsewhere: Maps what is in a batch to its logits, where copies are drawn and classified in other processes.
+        audit: Spot checks of the logits.
     """
 
     classifier: Classifier
@@ -61,6 +63,7 @@ class Source:
     batch_size: int
     cascade: Cascade | None = None
     elsewhere: Callable[[Sequence[Copies]], Tensor] | None = None
+    audit: Audit | None = None
 
 
 @dataclass(frozen=True)
@@ -224,9 +227,8 @@ class Lane:
                     logits = source.elsewhere(parts)
                 else:
                     copies.draw(batch, parts)
-                    given = source.classifier(batch)
-                    logits = given if source.cascade is None else _defer(source.cascade, given, batch, stretch, low)
-                _check(logits, batch, source)
+                    logits = _classify(source, batch, stretch, low)
+                _check(logits, len(batch), source)
                 for statistic, values in zip(source.statistics, stretch.codes, strict=True):
                     values[low : low + len(batch)] = statistic.codes(logits).cpu().numpy()
         if stretch.undecided:
@@ -244,7 +246,7 @@ class Lane:
             batch = torch.cat([piece.x for piece in pieces])
             given = torch.cat([piece.given for piece in pieces])
             logits = source.cascade.join(given, source.cascade.rest(batch))
-            _check(logits, batch, source)
+            _check(logits, len(batch), source)
             codes = [statistic.codes(logits).cpu().numpy() for statistic in source.statistics]
         return Late(pieces, codes, time.perf_counter() - begin)
 
@@ -266,19 +268,33 @@ class Lane:
         return self._memories[number]
 
 
-def _defer(cascade: Cascade, given: Tensor, batch: Tensor, stretch: Stretch[Owner], first: int) -> Tensor:
-    """Set the undecided rows of a batch aside; the logits of all rows, to be replaced for those."""
-    logits, undecided = cascade.split(given)
-    rows = undecided.nonzero()[:, 0]
-    if len(rows):
-        places = rows.cpu().numpy() + first
-        stretch.undecided.append(Piece(stretch, places, batch[rows], given[rows]))
+def _classify(source: Source, batch: Tensor, stretch: Stretch[Owner], first: int) -> Tensor:
+    """The logits of a batch; what the classifier leaves undecided is set aside, and has logits to be replaced.
+
+    A classifier may overwrite its batch, so what is needed afterwards is copied before.
+    """
+    audited = source.audit is not None and source.audit.due(len(batch))
+    some = slice(None, None, max(len(batch) // ROWS, 1))
+    kept = batch[some].clone() if audited else batch[:0]
+    undecided = None
+    if source.cascade is None:
+        logits = source.classifier(batch)
+    else:
+        given = source.classifier(batch.clone())
+        logits, undecided = source.cascade.split(given)
+        rows = undecided.nonzero()[:, 0]
+        if len(rows):
+            places = rows.cpu().numpy() + first
+            stretch.undecided.append(Piece(stretch, places, batch[rows], given[rows]))
+    if audited and source.audit is not None:
+        decided = slice(None) if undecided is None else ~undecided[some]
+        source.audit.check(kept[decided], logits[some][decided])
     return logits
 
 
-def _check(logits: Tensor, batch: Tensor, source: Source) -> None:
-    if logits.shape != (len(batch), source.num_classes):
+def _check(logits: Tensor, rows: int, source: Source) -> None:
+    if logits.shape != (rows, source.num_classes):
         raise UsageError(
-            f"the model gave an output of shape {tuple(logits.shape)} for a batch of {len(batch)}; "
-            f"it must be ({len(batch)}, {source.num_classes})."
+            f"the model gave an output of shape {tuple(logits.shape)} for a batch of {rows}; it must be "
+            f"({rows}, {source.num_classes})."
         )

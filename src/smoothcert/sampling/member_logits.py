@@ -10,10 +10,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from smoothcert.classifiers.modes import evaluating
+from smoothcert.classifiers.sealed import Sealed, takes
 from smoothcert.noise import Noise
 from smoothcert.sampling.copies import NoisyCopies
 from smoothcert.sampling.lanes import Classifier
+from smoothcert.sampling.runtimes import check_copies
 from smoothcert.sampling.seeds import MODELLING
 from smoothcert.types import UsageError
 
@@ -48,7 +49,7 @@ def member_logits(
     The copies depend on (seed, index, number) only, not on the members, their order or the batch size.
 
     Args:
-        members: Classifiers from a batch to logits, on one device; put into evaluation mode while they run.
+        members: Classifiers from a batch to logits, on one device; each is sealed first.
         x: One input, without a batch dimension.
         noise: The noise.
         n: The number of noisy copies.
@@ -73,7 +74,8 @@ def member_logits(
     """
     if not members:
         raise UsageError("there are no members; give at least one classifier.")
-    device = _device(members)
+    sealed = [member if isinstance(member, Sealed) else Sealed(member) for member in members]
+    device = next((takes(member)[0] for member in members if isinstance(member, torch.nn.Module)), torch.device("cpu"))
     if batch_size is None:
         batch_size = 100 if device.type == "cpu" else 500
     if n < 1 or batch_size < 1 or start < 0:
@@ -82,14 +84,17 @@ def member_logits(
         raise UsageError("the input must be one floating-point tensor without a batch dimension.")
     noise.check(x)
     x = x.to(device)
+    for member in sealed:
+        if member.known(x) is None:
+            member.verify(check_copies(x, noise))
     copies, rows = NoisyCopies(x), x.new_empty((min(n, batch_size), *x.shape))
     parts: list[NDArray[np.float64]] = []
-    with evaluating(*members), torch.inference_mode():
-        clean = _all_logits(members, x[None])[:, 0]
+    with torch.inference_mode():
+        clean = _all_logits(sealed, x[None])[:, 0]
         for low in range(0, n, batch_size):
             batch = rows[: min(batch_size, n - low)]
             copies.fill(batch, x, noise, seed=seed, index=index, stage=stage, start=start + low)
-            parts.append(_all_logits(members, batch))
+            parts.append(_all_logits(sealed, batch))
     return MemberLogits(clean, np.concatenate(parts, axis=1))
 
 
@@ -99,8 +104,3 @@ def _all_logits(members: Sequence[Classifier], batch: Tensor) -> NDArray[np.floa
     if len(shapes) > 1 or logits[0].ndim != 2 or len(logits[0]) != len(batch):
         raise UsageError(f"every member must give (batch, classes) logits of the same classes, got {sorted(shapes)}.")
     return torch.stack(logits).double().cpu().numpy()
-
-
-def _device(members: Sequence[Classifier]) -> torch.device:
-    weights = (next(m.parameters(), None) for m in members if isinstance(m, torch.nn.Module))
-    return next((weight.device for weight in weights if weight is not None), torch.device("cpu"))

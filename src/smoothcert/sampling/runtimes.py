@@ -14,8 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from smoothcert.classifiers import Consensus
+from smoothcert.classifiers.sealed import COPIES, Reference, Sealed, compare, first_line
+from smoothcert.noise import Gaussian, Noise
 from smoothcert.sampling.copies import Copies
-from smoothcert.sampling.forwards import PRECISIONS, RUNTIMES, Plan, eager, shared_copy
+from smoothcert.sampling.forwards import PRECISIONS, RUNTIMES, Plan, eager
 from smoothcert.sampling.lanes import Cascade
 from smoothcert.sampling.seeds import BLOCK
 from smoothcert.sampling.tuning import (
@@ -24,7 +26,6 @@ from smoothcert.sampling.tuning import (
     Course,
     Forward,
     Setup,
-    intra_op_threads,
     race,
     remembered,
     tune,
@@ -35,15 +36,15 @@ LONG_SECONDS = 60.0
 """Sampling that eager execution finishes sooner than this is not worth the 10–30 s that compiling takes."""
 
 _CONTIGUOUS, _CHANNELS_LAST = "contiguous", "channels-last"
-_PROBE = 250  # copies on which runtimes must agree; fewer where they would take longer than:
-_PROBE_SECONDS = 2.0
-_CLOSE = {None: 1e-3, "fp16": 1e-2, "bf16": 1e-1}  # how far logits may differ, relative to the largest
-_TIE = 0.1  # part of that within which the top two logits tie, so that rounding decides between them
+_PROBE = 100  # copies on which ways to run a model must agree before they are taken
+
+CLOSE: dict[str | None, float] = {None: 10.0, "fp16": 100.0, "bf16": 1000.0}
+"""How many times the rounding of plain PyTorch another way to run a model may differ from it, by precision."""
 
 
 @dataclass(frozen=True)
 class Runtime:
-    """A model made ready to run, with the weights it had at that moment.
+    """A model made ready to run, as it was at that moment.
 
     Attributes:
         name: ``"eager"``, ``"compiled"`` or ``"onnx"``.
@@ -77,6 +78,7 @@ def prepare(
     model: Forward,
     x: Tensor,
     *,
+    noise: Noise | None = None,
     runtime: str = "auto",
     batch_size: int | None = None,
     samples: int | None = None,
@@ -85,12 +87,13 @@ def prepare(
 ) -> Runtime:
     """Choose how to run a model, by measuring for a moment.
 
-    The model is never changed, nor are PyTorch's random state and number of threads. When weights change, prepare
-    again.
+    The model is never changed, nor are PyTorch's random state and number of threads. What is returned runs a copy of
+    the model as it is now.
 
     Args:
-        model: A module in evaluation mode, or any callable from a batch to logits (run eagerly, in one thread).
-        x: One input, without a batch dimension, on the device and in the dtype to compute with.
+        model: A sealed classifier, or a module or callable from a batch to logits, which is sealed first.
+        x: One input, without a batch dimension, on the model's device.
+        noise: The noise that the model will be asked under; standard normal by default.
         runtime: A name in ``RUNTIMES``, or ``"auto"`` for the fastest that agrees with eager execution; others than
             eager are then considered only if ``samples`` would take it more than ``LONG_SECONDS``.
         batch_size: Inputs per batch; chosen by measuring when not given.
@@ -103,47 +106,116 @@ def prepare(
 
     Raises:
         UsageError: For a runtime that is unknown or not installed, a precision without a CUDA device, or a model that
-            does not take batches of any size.
+            is not a fixed function of one row.
         SmoothcertError: If the runtime asked for cannot run the model, or disagrees with eager execution.
 
     Example:
-        >>> runtime = prepare(torch.nn.Linear(4, 2).eval(), torch.rand(4), samples=1000)
+        >>> runtime = prepare(torch.nn.Linear(4, 2), torch.rand(4), samples=1000)
         >>> runtime.run(torch.rand(3, 4)).shape
         torch.Size([3, 2])
     """
-    if isinstance(model, Consensus) and model.rest is not None:
-        options = {"batch_size": batch_size, "samples": samples, "precision": precision}
-        return _in_two_parts(model, x, runtime, like, options)
+    check_options(runtime, precision, batch_size, x.device)
+    sealed = model if isinstance(model, Sealed) else Sealed(model)
+    noise = noise or Gaussian(1.0)
+    if sealed.known(x) is None:
+        sealed.verify(check_copies(x, noise))
+    if isinstance(sealed.model, Consensus) and sealed.model.rest is not None:
+        options = {"noise": noise, "batch_size": batch_size, "samples": samples, "precision": precision}
+        return _in_two_parts(sealed, sealed.model, x, runtime, like, options)
+    return _prepared(sealed, x, noise, runtime, batch_size, samples, precision, like)
+
+
+def check_options(runtime: str, precision: str | None, batch_size: int | None, device: torch.device) -> None:
+    """Refuse options that no model can be run with.
+
+    Raises:
+        UsageError: If a name is unknown, a number out of range, or a precision is not for the device.
+    """
     if runtime not in RUNTIMES and runtime != "auto":
         raise unknown_name("runtime", runtime, ["auto", *RUNTIMES])
     if precision is not None and precision not in PRECISIONS:
         raise unknown_name("precision", precision, PRECISIONS)
-    if precision is not None and x.device.type != "cuda":
+    if precision is not None and device.type != "cuda":
         raise UsageError(
-            f"precision {precision!r} is for CUDA devices, but the model is on {x.device.type}; leave it out."
+            f"precision {precision!r} is for CUDA devices, but the model is on {device.type}; leave it out."
         )
     if batch_size is not None and batch_size < 1:
         raise UsageError(f"batch_size must be at least 1, got {batch_size}.")
+
+
+def check_copies(x: Tensor, noise: Noise, count: int = COPIES) -> Tensor:
+    """Noisy copies of an input to check a model with; no certificate rests on them."""
+    copies = x.new_empty((count, *x.shape))
+    return noise.sample(x, copies, torch.Generator(device=x.device).manual_seed(0))
+
+
+def unprepared(model: Forward, batch_size: int, reference: Reference | None = None) -> Runtime:
+    """The model as it is, without measuring anything.
+
+    Args:
+        model: As for :func:`prepare`.
+        batch_size: Inputs per batch.
+        reference: Noisy copies on which it must agree with itself in batches of that size.
+
+    Raises:
+        UsageError: If it does not.
+    """
+    threads = torch.get_num_threads()
+    sealed = model if isinstance(model, Sealed) else Sealed(model)
+    if reference is not None and (problem := _problem(sealed.run, reference, batch_size, sealed, 1.0)):
+        raise _batch_dependent(batch_size, problem)
+    if isinstance(sealed.model, Consensus) and sealed.model.rest is not None:
+        consensus = sealed.model
+        head, rest = sealed.part(consensus.head), sealed.part(sealed.model.rest)
+        return Runtime(
+            "eager", head.run, batch_size, threads, 1, {}, Cascade(rest.run, consensus.split, consensus.join)
+        )
+    return Runtime("eager", sealed.run, batch_size, threads, 1, {})
+
+
+def _prepared(
+    sealed: Sealed,
+    x: Tensor,
+    noise: Noise,
+    runtime: str,
+    batch_size: int | None,
+    samples: int | None,
+    precision: str | None,
+    like: Mapping[str, Any] | None,
+) -> Runtime:
+    """The fastest way to run a classifier, or the one asked for."""
     with torch.random.fork_rng(devices=[x.device] if x.device.type == "cuda" else []):
-        plan = Plan(x, _num_classes(model, x), Setup(BLOCK, 1), False, precision)
-        modules = _copies(model, x) if isinstance(model, nn.Module) else {}
+        classes = sealed.run(check_copies(x, noise, 2)).shape[1]
+        plan = Plan(x.to(sealed.dtype), classes, Setup(BLOCK, 1), False, precision)
+        module = sealed.module
+        modules = {} if module is None else _copies(module, x)
         forms = {
             name: eager(module, replace(plan, channels_last=name == _CHANNELS_LAST)) for name, module in modules.items()
         }
-        forms = forms or {_CONTIGUOUS: eager(model, plan)}
+        forms = forms or {_CONTIGUOUS: eager(sealed.run, plan)}
+        reference = _reference(sealed, check_copies(x, noise, _PROBE))
+        times = CLOSE[precision]
+        for name in [n for n in forms if n != _CONTIGUOUS and _problem(forms[n], reference, BLOCK, sealed, times)]:
+            del forms[name]
         kept = None if like is None else remembered(like, RUNTIMES)
         if kept is not None and kept[1].form in forms:
             runtime, tuned = kept
         else:
-            tuned = tune(forms, x, batch_size=batch_size, samples=samples, parallel=bool(modules))
+            tuned = tune(forms, plan.x, batch_size=batch_size, samples=samples, parallel=bool(modules))
         plan = replace(plan, setup=tuned.setup, channels_last=tuned.form == _CHANNELS_LAST)
         built = {"eager": forms[tuned.form]}
+        size = plan.setup.batch_size
+        if problem := _problem(built["eager"], reference, size, sealed, times):
+            raise _batch_dependent(size, problem)
         rejected: dict[str, str] = {}
         long = bool(modules) and samples is not None and samples / tuned.rate > LONG_SECONDS
         for name in [n for n in RUNTIMES if n != "eager" and (n == runtime or (runtime == "auto" and long))]:
             try:
                 built[name] = _build(name, modules.get(tuned.form), plan)
-                _check_agreement(name, built["eager"], built[name], plan, min(_PROBE, int(tuned.rate * _PROBE_SECONDS)))
+                if problem := _problem(built[name], reference, size, sealed, times):
+                    raise SmoothcertError(
+                        f"the {name} runtime disagrees with eager execution ({problem}); use runtime='eager'."
+                    )
             except SmoothcertError as error:
                 if runtime == name:
                     raise
@@ -151,7 +223,7 @@ def prepare(
                 rejected[name] = str(error)
         rates = {"eager": tuned.rate}
         if len(built) > 1 and like is None:
-            courses = {name: Course(run, x, plan.setup, 1 / tuned.rate) for name, run in built.items()}
+            courses = {name: Course(run, plan.x, plan.setup, 1 / tuned.rate) for name, run in built.items()}
             rates = race(courses, TUNING_SECONDS)
     if runtime != "auto":
         chosen = runtime
@@ -167,37 +239,64 @@ def prepare(
     return Runtime(chosen, built[chosen], plan.setup.batch_size, plan.setup.threads, plan.setup.workers, notes)
 
 
-def unprepared(model: Forward, batch_size: int) -> Runtime:
-    """The model as it is, without measuring anything."""
-    threads = torch.get_num_threads()
-    if isinstance(model, Consensus) and model.rest is not None:
-        cascade = Cascade(model.rest, model.split, model.join)
-        return Runtime("eager", model.head, batch_size, threads, 1, {}, cascade)
-    return Runtime("eager", model, batch_size, threads, 1, {})
-
-
 def _in_two_parts(
-    model: Consensus, x: Tensor, runtime: str, like: Mapping[str, Any] | None, options: Mapping[str, Any]
+    sealed: Sealed,
+    model: Consensus,
+    x: Tensor,
+    runtime: str,
+    like: Mapping[str, Any] | None,
+    options: Mapping[str, Any],
 ) -> Runtime:
     """The head as it runs best, and the rest in the same way, or eagerly where it cannot."""
     assert model.rest is not None
-    head = prepare(model.head, x, runtime=runtime, like=like, **options)
-    kept = {"precision": options["precision"], "like": head.settings()}
+    first, others = sealed.part(model.head), sealed.part(model.rest)
+    head = prepare(first, x, runtime=runtime, like=like, **options)
+    kept = {"noise": options["noise"], "precision": options["precision"], "like": head.settings()}
     try:
-        rest = prepare(model.rest, x, runtime=head.name, **kept)
+        rest = prepare(others, x, runtime=head.name, **kept)
     except SmoothcertError:
         if runtime == head.name:
             raise
-        rest = prepare(model.rest, x, runtime="eager", **{**kept, "like": {**head.settings(), "name": "eager"}})
+        rest = prepare(others, x, runtime="eager", **{**kept, "like": {**head.settings(), "name": "eager"}})
     return replace(head, cascade=Cascade(rest.run, model.split, model.join))
 
 
+def _reference(sealed: Sealed, copies: Tensor) -> Reference:
+    with torch.inference_mode():
+        return Reference(copies, torch.cat([sealed(part) for part in torch.split(copies, BLOCK)]).double())
+
+
+def _problem(run: Forward, reference: Reference, batch_size: int, sealed: Sealed, times: float) -> str:
+    """In what a way to run a classifier disagrees with it, in batches of a size; empty where it does not.
+
+    Args:
+        run: The way.
+        reference: Noisy copies and their logits.
+        batch_size: The size of the batches; the copies are repeated to fill one.
+        sealed: The classifier.
+        times: How many times the rounding of plain PyTorch is allowed.
+    """
+    count, shape = len(reference.copies), reference.copies.shape[1:]
+    filled = reference.copies.repeat(max(-(-batch_size // count), 1), *[1] * len(shape))[: max(batch_size, count)]
+    try:
+        with torch.inference_mode():
+            given = torch.cat([run(part.clone()).clone() for part in torch.split(filled, batch_size)])[:count]
+    except Exception as error:  # whatever compilers and models raise
+        return first_line(error)
+    found = compare(given, reference.logits, times * sealed.tolerance(reference.logits))
+    return str(found) if found.rows > 1 else ""
+
+
+def _batch_dependent(batch_size: int, problem: str) -> UsageError:
+    return UsageError(
+        f"the model gives other logits in batches of {batch_size} than in small ones ({problem}); a certificate needs "
+        "a fixed function of each row alone."
+    )
+
+
 def _copies(module: nn.Module, x: Tensor) -> dict[str, nn.Module]:
-    """The module in each memory format worth a try, independent of the user's; empty where it cannot be copied."""
-    plain = shared_copy(module)
-    if plain is None:
-        return {}
-    copies = {_CONTIGUOUS: plain}
+    """The module in each memory format worth a try."""
+    copies = {_CONTIGUOUS: module}
     if x.ndim == 3 and any(weight.ndim == 4 for weight in module.parameters()):
         with suppress(Exception):  # such as weights that are computed from others
             copies[_CHANNELS_LAST] = copy.deepcopy(module).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -215,7 +314,7 @@ def _build(name: str, module: nn.Module | None, plan: Plan) -> Forward:
         raise
     except Exception as error:  # compilers and exporters raise whatever they like
         raise SmoothcertError(
-            f"the {name} runtime cannot run this model ({_first_line(error)}); use runtime='eager'."
+            f"the {name} runtime cannot run this model ({first_line(error)}); use runtime='eager'."
         ) from error
 
 
@@ -230,66 +329,3 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(before)
-
-
-def _check_agreement(name: str, reference: Forward, candidate: Forward, plan: Plan, copies: int) -> None:
-    """Refuse a runtime whose logits differ from eager ones by more than rounding on noisy copies of the input.
-
-    Raises:
-        SmoothcertError: If it does.
-    """
-    generator = torch.Generator(device=plan.x.device).manual_seed(0)
-    noise = torch.randn((max(copies, BLOCK), *plan.x.shape), generator=generator, device=plan.x.device)
-    scales = torch.linspace(0, 1, len(noise), device=plan.x.device).reshape(-1, *[1] * plan.x.ndim)
-    batches = torch.split((plan.x + scales * noise).to(plan.x.dtype), plan.setup.batch_size)
-    with torch.inference_mode(), intra_op_threads(plan.setup.threads):
-        expected = torch.cat([reference(batch) for batch in batches]).double()
-        try:
-            given = torch.cat([candidate(batch) for batch in batches]).double()
-        except Exception as error:
-            raise SmoothcertError(f"the {name} runtime fails ({_first_line(error)}); use runtime='eager'.") from error
-        valid = expected.isfinite().all(dim=1)
-        if given.shape != expected.shape or not torch.equal(given.isfinite().all(dim=1), valid):
-            raise SmoothcertError(
-                f"the {name} runtime gives other valid logits than eager execution; use runtime='eager'."
-            )
-        expected, given = expected[valid], given[valid]
-        close = _CLOSE[plan.precision] * (float(expected.abs().max()) if len(expected) else 0.0)
-        apart = float((expected - given).abs().max()) if len(expected) else 0.0
-        # How much eager execution prefers its own top class to the one given; 0 where they are the same.
-        preference = expected.max(dim=1).values - expected.gather(1, given.argmax(dim=1, keepdim=True)).squeeze(1)
-        flips = int((preference > _TIE * close).sum())
-    if flips or apart > close:
-        raise SmoothcertError(
-            f"the {name} runtime disagrees with eager execution (another top class on {flips} of {len(expected)} noisy "
-            f"copies, logits up to {apart:.2g} apart); use runtime='eager'."
-        )
-
-
-def _num_classes(model: Forward, x: Tensor) -> int:
-    """The number of logits, from batches of two sizes.
-
-    Raises:
-        UsageError: If the model does not give a row of logits for each input of both.
-    """
-    classes = 0
-    for count in (2, 3):
-        batch = x.expand(count, *x.shape).contiguous()
-        try:
-            with torch.inference_mode():
-                logits = model(batch)
-            problem = "" if logits.ndim == 2 and len(logits) == count else f"gives shape {tuple(logits.shape)}"
-        except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
-            problem = f"fails: {_first_line(error)}"
-        if problem:
-            raise UsageError(
-                f"the model must take batches of any size, but for {count} inputs of shape {tuple(x.shape)} it "
-                f"{problem}."
-            )
-        classes = logits.shape[1]
-    return classes
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".:") if lines else type(error).__name__

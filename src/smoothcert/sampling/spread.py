@@ -174,7 +174,7 @@ class _Holder:
         self._copies = NoisyCopies(x)
         for member in self._members:
             settings = {**options, "like": like} if like else dict(options)
-            self._runtimes.append(prepare(member.eval(), x, **settings))
+            self._runtimes.append(prepare(member, x, **settings))
             like = self._runtimes[0].settings()
         assert like is not None
         self._batch = x.new_empty((like["batch_size"] * BATCHES, *x.shape))

@@ -12,6 +12,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,8 +23,9 @@ from torch import Tensor
 
 from smoothcert.certify import Procedure, Smoothed
 from smoothcert.certify.remote import Certifying, Decided
-from smoothcert.classifiers.fingerprint import model_fingerprint
+from smoothcert.certify.smoothed import fresh_seed
 from smoothcert.sampling import BLOCK
+from smoothcert.sampling.copies import input_digest
 from smoothcert.sampling.ray import Cluster
 from smoothcert.sampling.spread import require_members, spread
 from smoothcert.store.run import Run, RunWriter, certificate_row, load_run, open_run
@@ -31,6 +33,10 @@ from smoothcert.types import ABSTAIN, Certificate, RunError, UsageError
 
 USUAL_SAMPLES = 100_000
 """Samples per input in the papers; what early decisions are compared with."""
+
+
+COMPARED_INPUTS = 16
+"""About how many inputs of a run are read again when it is continued, to notice other data."""
 
 
 class Indexable(Protocol):
@@ -50,7 +56,7 @@ def certify_dataset(
     start: int = 0,
     stop: int | None = None,
     shard: tuple[int, int] | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     progress: bool = True,
     source: Mapping[str, Any] | None = None,
     cluster: Cluster | None = None,
@@ -68,7 +74,9 @@ def certify_dataset(
         start: The first input.
         stop: The end of the inputs, exclusive; the dataset's length by default.
         shard: (i, k) for the i-th of k disjoint runs over these inputs, i from 1; ``merge_runs`` unites them.
-        seed: The seed of the noise.
+        seed: The seed of the noise. By default that of the run where there is one, and else a fresh one, drawn from the
+            operating system and kept in the run. Give one only to repeat a run: certificates are valid for models and
+            inputs that were chosen without knowing the noise.
         progress: Whether to show a progress bar on stderr.
         source: Where the model came from (checkpoint file and hash), kept in ``run.json``.
         cluster: The Ray cluster whose workers certify, instead of this process; it alone writes all the same.
@@ -88,14 +96,21 @@ def certify_dataset(
     if cluster is not None and cluster.spread:
         require_members(smoothed.model)
     probe = smoothed.check(dataset[indices[0]][0], procedure)
+    sealed = smoothed.sealed()
+    if seed is None:
+        seed = known_seed(run)
     config = {
         "kind": "certification",
         "procedure": procedure.config(),
         "noise": smoothed.noise.config(),
         **smoothed.extra_config(),
-        "stream": {"block": BLOCK, "device": cluster.device if cluster else smoothed.device.type},
+        "stream": {
+            "block": BLOCK,
+            "device": cluster.device if cluster else smoothed.device.type,
+            "dtype": str(probe.dtype).removeprefix("torch."),
+        },
         "seed": seed,
-        "model": model_fingerprint(smoothed.model),
+        "model": sealed.sealed_identity,
         "precision": smoothed.precision,
         "num_classes": smoothed.num_classes,
         "input_range": list(smoothed.input_range) if smoothed.input_range else None,
@@ -104,13 +119,14 @@ def certify_dataset(
     }
     with (
         nullcontext() if cluster is None else cluster.connected(),
-        open_run(run, config, _session(smoothed, source)) as writer,
+        open_run(run, config, {**_session(smoothed, source), "probe": sealed.probe(probe.shape)}) as writer,
         _bar(progress) as bar,
     ):
         strangers = writer.done - set(own)
         if strangers:
             raise RunError(f"{run} holds rows for inputs that are not selected, such as {min(strangers)}.")
-        before = writer.run.table(["outcome", "predict"]).to_pylist() if writer.done else []
+        before = writer.run.table(["index", "outcome", "predict", "input"]).to_pylist() if writer.done else []
+        _refuse_other_data(run, dataset, before)
         smoothed.resume(sum(row.get("predict", ABSTAIN) != ABSTAIN for row in before))
         outcomes = Counter(row.get("outcome") for row in before)
         task = bar.add_task("certify", total=len(own), completed=len(writer.done), detail="")
@@ -123,9 +139,9 @@ def certify_dataset(
                 if index not in writer.done:
                     x, label = dataset[index]
                     labels[index] = int(label)
-                    yield index, x
+                    yield index, torch.as_tensor(x).clone()  # a dataset may give every input in the same memory
 
-        work = Certifying(smoothed, procedure, probe, seed, left)
+        work = Certifying(smoothed, procedure, probe, fresh_seed() if seed is None else seed, left)
         with _answers(work, inputs(), writer, cluster) as answers:
             for index, decided in answers:
                 certificate = decided.certificate
@@ -140,6 +156,29 @@ def certify_dataset(
                 bar.update(task, advance=1, detail=detail)
         writer.seal()
     return load_run(run)
+
+
+def known_seed(run: str | os.PathLike[str]) -> int | None:
+    """The seed of the run in a folder, or a fresh one where there is none yet; None for one merged of several."""
+    if not (Path(run) / "run.json").exists():
+        return fresh_seed()
+    return load_run(run).settings.get("seed")
+
+
+def _refuse_other_data(run: str | os.PathLike[str], dataset: Indexable, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse to go on with other inputs than those some rows were made of.
+
+    Raises:
+        RunError: If an input has changed.
+    """
+    known = [row for row in rows if row.get("input")]
+    for row in known[:: max(len(known) // COMPARED_INPUTS, 1)]:
+        x = torch.as_tensor(dataset[row["index"]][0])
+        if input_digest(x.to(torch.promote_types(x.dtype, torch.float32))) != row["input"]:
+            raise RunError(
+                f"input {row['index']} of the dataset is not the one that {run} was certified on; give the same data, "
+                "or choose another run folder."
+            )
 
 
 @contextmanager

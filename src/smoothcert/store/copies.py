@@ -10,7 +10,7 @@ from torch import Tensor
 
 from smoothcert.noise import Gaussian, Noise, noise_from_config
 from smoothcert.sampling import BLOCK, ESTIMATION
-from smoothcert.sampling.copies import NoisyCopies
+from smoothcert.sampling.copies import NoisyCopies, input_digest
 from smoothcert.store.certification import Indexable, data_fingerprint, select, whole_selection
 from smoothcert.store.run import Run
 from smoothcert.types import RunError, UsageError
@@ -22,7 +22,7 @@ def noisy_copies(run: Run, row: Mapping[str, Any], x: Tensor, count: int) -> Ten
     Args:
         run: The run.
         row: The input's row of ``run.rows()``.
-        x: The input itself, as the classifier was given it (float32, unless the model computes in another type).
+        x: The input itself, as the classifier was given it.
         count: How many copies; fewer are given where fewer were drawn.
 
     Returns:
@@ -30,13 +30,17 @@ def noisy_copies(run: Run, row: Mapping[str, Any], x: Tensor, count: int) -> Ten
 
     Raises:
         UsageError: If no noisy copies were drawn for the input, or on a device that is not here.
-        RunError: If the noise was drawn in another way than this version draws it.
+        RunError: If the noise was drawn in another way than this version draws it, or the input is another.
     """
     noise = _noise(run, row)
     drawn = row["stages"][0]["n"] if row.get("stages") else row.get("n")
     if noise is None or drawn is None or drawn < 1:
         raise UsageError(f"input {row['index']} of {run.path} was answered without noisy copies; choose another one.")
-    stream, seed = run.settings.get("stream", {}), run.settings.get("seed")
+    stream, seed = run.settings.get("stream", {}), row.get("seed")
+    seed = run.settings.get("seed") if seed is None else seed  # rows of earlier versions do not tell
+    x = x.to(torch.promote_types(x.dtype, torch.float32))
+    if row.get("input") not in (None, input_digest(x)):
+        raise RunError(f"input {row['index']} is not the one that {run.path} was certified on; give the same data.")
     if stream.get("block") != BLOCK:
         raise RunError(f"{run.path} drew noise in blocks of {stream.get('block')}, not of {BLOCK}; certify it again.")
     if seed is None or row["index"] is None or row["index"] < 0:

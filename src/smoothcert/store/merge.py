@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from smoothcert.store.certification import select, take_shard, whole_selection
+from smoothcert.store.probes import refuse_other_answers
 from smoothcert.store.run import Run, differences, load_run, refuse_existing, write_run
 from smoothcert.types import RunError, UsageError
 
@@ -35,7 +36,7 @@ def merge_runs(runs: Sequence[str | os.PathLike[str]], output: str | os.PathLike
     refuse_existing(folder)
     shards = _by_number([load_run(path) for path in runs])
     first = shards[min(shards)]
-    whole = _unsharded(first.config)
+    whole = {**_unsharded(first.config), "seed": _common_seed(list(shards.values()))}
     owners: dict[int, Path] = {}
     for number, run in sorted(shards.items()):
         found = run.table(["index"])["index"].to_pylist()
@@ -49,6 +50,7 @@ def merge_runs(runs: Sequence[str | os.PathLike[str]], output: str | os.PathLike
         for _, run in sorted(shards.items())
         for session in _sessions(run)
     ]
+    refuse_other_answers(folder, sessions[:1], sessions[1:])
     pieces = (piece for _, run in sorted(shards.items()) for piece in run.pieces() if len(piece))
     return write_run(folder, pieces, whole, sessions)
 
@@ -116,6 +118,13 @@ def _unsharded(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**config, "inputs": whole_selection(config)}
 
 
+def _common_seed(runs: Sequence[Run]) -> int | None:
+    """The seed of all shards, or None where they have different ones, each of which its rows tell."""
+    seeds = {run.settings.get("seed") for run in runs}
+    return seeds.pop() if len(seeds) == 1 else None
+
+
 def _comparable(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration but for the number of the shard."""
-    return {**config, "inputs": {**config["inputs"], "shard": config["inputs"]["shard"][1]}}
+    """The configuration but for the number of the shard, and the seed, which shards may draw themselves."""
+    rest = {key: value for key, value in config.items() if key != "seed"}
+    return {**rest, "inputs": {**config["inputs"], "shard": config["inputs"]["shard"][1]}}

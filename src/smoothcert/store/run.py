@@ -26,6 +26,7 @@ from smoothcert.store import info, pending
 from smoothcert.store.info import config_digest, read_info, refuse_strangers, write_info
 from smoothcert.store.parts import parts_of, read_part, write_part
 from smoothcert.store.pending import PendingFile, read_pending
+from smoothcert.store.probes import refuse_other_answers
 from smoothcert.store.rows import SCHEMA, Row, certificate_row
 from smoothcert.store.settings import checked_settings
 from smoothcert.types import RunError
@@ -241,6 +242,8 @@ def open_run(
         yield writer
     finally:
         writer.close()
+        if not writer.done and _is_ours(folder):  # nothing was answered, so nothing is left behind
+            shutil.rmtree(folder, ignore_errors=True)
         lock.release()
 
 
@@ -248,16 +251,23 @@ def _prepare(folder: Path, config: Mapping[str, Any], session: Mapping[str, Any]
     for leftover in folder.glob(TEMPORARIES):  # of a process that was killed; we hold the lock
         leftover.unlink(missing_ok=True)
     sessions: list[Any] = []
-    if (folder / info.NAME).exists():
+    if (folder / info.NAME).exists() and not _is_empty(folder):
         run = load_run(folder)
         _refuse_other(folder, run.config, json.loads(json.dumps(config)))
         sessions = run.info.get("sessions", [])
         if not isinstance(sessions, list):
             raise RunError(f"{folder / info.NAME} is damaged (its sessions are no list); restore it.")
+        refuse_other_answers(folder, sessions, [session])
+        config = run.config  # one of an earlier version may tell less
     elif refuse_strangers(folder, config_digest(config)):
         sessions = [{"note": "earlier sessions are unknown: run.json was lost"}]
     write_info(folder, config, [*sessions, session])
     return RunWriter(load_run(folder))
+
+
+def _is_empty(folder: Path) -> bool:
+    """Whether a run has no rows yet, so that another one may take its place."""
+    return not parts_of(folder) and not read_pending(folder).rows
 
 
 def _is_new(folder: Path) -> bool:
@@ -336,6 +346,12 @@ def _note(part: Path, table: pa.Table, seen: dict[int, Path]) -> None:
 
 
 def _refuse_other(folder: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+    if _is_earlier(there):
+        warnings.warn(
+            f"{folder} was begun by an earlier version, which did not record the code and the attributes of the model; "
+            "continue it only with the same model.",
+            stacklevel=4,
+        )
     found = differences(there, here)
     if found:
         raise RunError(
@@ -352,11 +368,24 @@ def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
         'noise.sigma is 0.5 there and 0.25 here; seed is not set there and 1 here'
     """
     old, new = flat_config(there), flat_config(here)
+    if _is_earlier(there):
+        new = {key: value for key, value in new.items() if key in old or not _is_added(key)}
     return "; ".join(
         f"{key} is {old.get(key, 'not set')} there and {new.get(key, 'not set')} here"
         for key in sorted(old.keys() | new.keys())
         if old.get(key) != new.get(key)
     )
+
+
+def _is_earlier(config: Mapping[str, Any]) -> bool:
+    """Whether a configuration was written before models were identified by their code and attributes too."""
+    model = config.get("model")
+    return isinstance(model, Mapping) and "sha256" in model and "code" not in model
+
+
+def _is_added(key: str) -> bool:
+    """Whether configurations of earlier versions lack a key."""
+    return key == "stream.dtype" or key.endswith(".code")
 
 
 def flat_config(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -368,6 +397,8 @@ def flat_config(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """
     flat: dict[str, Any] = {}
     for key, value in config.items():
+        if isinstance(value, list) and value and all(isinstance(each, Mapping) for each in value):
+            value = dict(enumerate(value))
         if isinstance(value, Mapping):
             flat.update(flat_config(value, f"{prefix}{key}."))
         else:

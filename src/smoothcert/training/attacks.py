@@ -30,7 +30,7 @@ def frozen(model: nn.Module) -> Iterator[None]:
             weight.requires_grad_(True)
 
 
-def smoothed_nll(model: nn.Module, noise: Tensor, y: Tensor) -> Objective:
+def smoothed_nll(model: Callable[[Tensor], Tensor], noise: Tensor, y: Tensor) -> Objective:
     """−log of the mean softmax of the labels over fixed noise (Salman et al., 2019, Eq. 6).
 
     Args:

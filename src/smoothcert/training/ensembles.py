@@ -15,6 +15,7 @@ from scipy import optimize, special
 from torch import Tensor
 
 from smoothcert.classifiers import Consensus
+from smoothcert.classifiers.sealed import Sealed
 from smoothcert.noise import Noise
 from smoothcert.sampling.member_logits import member_logits
 from smoothcert.sampling.seeds import BLOCK, HOLDOUT
@@ -218,6 +219,7 @@ def _logits_and_labels(
         raise UsageError("judging members takes at least one member and one input.")
     if len(x) != len(y) or copies < 1:
         raise UsageError(f"judging members takes a label for each input and at least one copy, got {len(y)}, {copies}.")
+    members = [Sealed(member) for member in members]  # once for all inputs
     rows = list(enumerate(zip(x, y.tolist(), strict=True)))
     for index, (image, label) in track(rows, "judge members", console=Console(stderr=True), disable=not progress):
         drawn = member_logits(members, image, noise, n=copies, seed=seed, index=index, stage=HOLDOUT)

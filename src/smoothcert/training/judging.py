@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from smoothcert.classifiers.sealed import Sealed
 from smoothcert.noise import Noise
 from smoothcert.sampling.lanes import Source
 from smoothcert.sampling.pool import Draw, Job, Pool, Steps
 from smoothcert.sampling.seeds import PREDICTION
 from smoothcert.sampling.statistics import TopClass
 from smoothcert.stats.binomial import lower_bound
-from smoothcert.training.attacks import frozen
 
 ALPHA = 0.001
 _BATCH = {"cpu": 200, "cuda": 2000}
@@ -37,7 +37,7 @@ def judge(model: nn.Module, x: Tensor, y: Tensor, noise: Noise, *, votes: int, r
     """Certify inputs in a hurry.
 
     Args:
-        model: The classifier; left in the mode it is in.
+        model: The classifier; left as it is.
         x: The inputs.
         y: Their labels.
         noise: The noise.
@@ -50,15 +50,15 @@ def judge(model: nn.Module, x: Tensor, y: Tensor, noise: Noise, *, votes: int, r
     """
     threshold = float(noise.threshold(radius, dimension=x[0].numel()))
     right = certified = 0
-    with frozen(model):
-        with torch.inference_mode():
-            num_classes = model(x[:2]).shape[1]
-        source = Source(model, noise, num_classes, [TopClass()], _BATCH.get(x.device.type, 200))
-        pool = Pool([source], seed)
-        for job, counts in pool.run(_jobs(x, votes)):
-            label = int(y[job.index])
-            right += max(range(num_classes), key=counts.__getitem__) == label
-            certified += float(lower_bound(counts[label], votes, ALPHA)) > threshold
+    sealed = Sealed(model)
+    with torch.inference_mode():
+        num_classes = sealed(x[:2]).shape[1]
+    source = Source(sealed.run, noise, num_classes, [TopClass()], _BATCH.get(x.device.type, 200))
+    pool = Pool([source], seed)
+    for job, counts in pool.run(_jobs(x, votes)):
+        label = int(y[job.index])
+        right += max(range(num_classes), key=counts.__getitem__) == label
+        certified += float(lower_bound(counts[label], votes, ALPHA)) > threshold
     return Judgement(right / len(x), certified / len(x))
 
 

@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
+from smoothcert.classifiers.sealed import Forward, Sealed
 from smoothcert.data import Dataset
 from smoothcert.data.arrays import check_claim
 from smoothcert.files import parse_json, replacing
@@ -31,7 +32,6 @@ from smoothcert.noise import Noise
 from smoothcert.sampling import BLOCK, PREDICTION, Draw, Job, Pool, Source, Steps, TopClass
 from smoothcert.sampling.ray import Cluster
 from smoothcert.sampling.runtimes import prepare
-from smoothcert.training.attacks import frozen
 from smoothcert.training.methods.base import require
 from smoothcert.types import SmoothcertError, UsageError
 
@@ -60,7 +60,7 @@ def soft_labels(
     infinite logit vote for nobody, and the shares are of the votes that remain.
 
     Args:
-        model: The classifier; run in evaluation mode, and left in the mode it is in.
+        model: The classifier; a copy of it is run in evaluation mode.
         x: All inputs, or a dataset that reads them from disk; the place of an input enters its noise.
         noise: The noise, added to inputs as given.
         n: Noisy copies of each input.
@@ -103,12 +103,12 @@ def soft_labels(
     try:
         labels.load()
         if labels.left:
-            with frozen(model):
-                _probe(model, first.to(weight), num_classes)  # a model that does not fit leaves no folder behind
-                labels.folder.mkdir(parents=True, exist_ok=True)
-                with FileLock(labels.folder / ".lock", timeout=0):
-                    labels.load()  # what another process has finished meanwhile
-                    _count(labels, model, x, weight, noise, progress, cluster)
+            sealed = Sealed(model)
+            _probe(sealed, first.to(weight), num_classes)  # a model that does not fit leaves no folder behind
+            labels.folder.mkdir(parents=True, exist_ok=True)
+            with FileLock(labels.folder / ".lock", timeout=0):
+                labels.load()  # what another process has finished meanwhile
+                _count(labels, sealed.model, x, weight, noise, progress, cluster)
     except Timeout as error:
         raise SmoothcertError(f"{folder} is being written by another process; wait for it or use another.") from error
     except OSError as error:
@@ -122,7 +122,7 @@ class _Counting:
     """What counts: this process, or each worker of a cluster.
 
     Attributes:
-        model: The classifier, in evaluation mode.
+        model: The classifier.
         noise: The noise.
         n: Noisy copies of each input.
         seed: The seed of the noise.
@@ -131,7 +131,7 @@ class _Counting:
         inputs: About how many inputs there are to count.
     """
 
-    model: nn.Module
+    model: Forward
     noise: Noise
     n: int
     seed: int
@@ -141,7 +141,7 @@ class _Counting:
 
     def begin(self, like: Mapping[str, Any] | None) -> Mapping[str, Any]:
         """Choose how to run the model, or do it as before: another way may round differently."""
-        self._how = prepare(self.model, self.probe, samples=self.inputs * self.n, like=like)
+        self._how = prepare(self.model, self.probe, noise=self.noise, samples=self.inputs * self.n, like=like)
         return self._how.settings()
 
     def answers(self, inputs: Iterator[tuple[int, Tensor]]) -> Iterator[tuple[int, tuple[int, ...]]]:
@@ -158,7 +158,7 @@ class _Counting:
 
 def _count(
     labels: _Labels,
-    model: nn.Module,
+    model: Forward,
     x: Tensor | Dataset,
     weight: Tensor,
     noise: Noise,
@@ -265,7 +265,7 @@ class _Labels:
         return False
 
 
-def _probe(model: nn.Module, x: Tensor, num_classes: int) -> None:
+def _probe(model: Sealed, x: Tensor, num_classes: int) -> None:
     """Refuse a model that does not give this many logits for each input."""
     try:
         with torch.inference_mode():
