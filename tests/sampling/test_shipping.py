@@ -7,10 +7,10 @@ import pickletools
 
 import pytest
 import torch
+from smoothcert.classifiers.fingerprint import model_fingerprint
 from torch import nn
 
 from smoothcert import Cohen, Consensus, Denoised, Ensemble, Gaussian, Smoothed, models
-from smoothcert.classifiers.fingerprint import model_fingerprint
 from smoothcert.sampling.shipping import pack, unpack
 
 

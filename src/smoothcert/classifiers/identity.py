@@ -171,6 +171,9 @@ class _Reached:
             self._say("method", value.__func__.__qualname__)
             self.add(value.__func__)
             self.add(value.__self__)
+        elif isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
+            self._say("builtin", value.__qualname__)
+            self.add(value.__self__)
         elif isinstance(value, functools.partial):
             self._each("partial", [value.func, *value.args])
             self._entries(value.keywords)
@@ -197,6 +200,7 @@ class _Reached:
 
     def _add_object(self, value: Any) -> None:
         self.add(type(value))
+        self._say("name", str(getattr(value, "__name__", "")))  # of an operator, say
         attributes = dict(getattr(value, "__dict__", {}))
         if isinstance(value, nn.Module):  # its weights have a digest; `training` is what sealing sets
             self._entries(dict(value.named_children()))
