@@ -219,7 +219,7 @@ def modules_in(given: Any, depth: int = 4) -> list[nn.Module]:
 
 
 def _search(given: Any, depth: int, found: dict[nn.Module, None]) -> None:
-    if depth < 0 or given in (None, ...):
+    if depth < 0 or given is None:
         return
     inside: list[Any] = []
     if isinstance(given, nn.Module):
