@@ -152,8 +152,10 @@ def test_one_input_is_answered_without_waiting_for_others():
     smoothed = Smoothed(Consensus(members(), 2), Gaussian(0.4), runtime="eager", batch_size=400)
     everything = Smoothed(Callable64(rule(members(), 2)), Gaussian(0.4), runtime="eager", batch_size=400)
     procedure = Anytime(radius=0.1, n_max=5_000)
-    assert smoothed.certify(INPUTS[0], procedure) == everything.certify(INPUTS[0], procedure)
-    assert smoothed.predict(INPUTS[0]) == everything.predict(INPUTS[0])
+    assert smoothed.certify(INPUTS[0], procedure, seed=0, index=0) == everything.certify(
+        INPUTS[0], procedure, seed=0, index=0
+    )
+    assert smoothed.predict(INPUTS[0], seed=0, index=0) == everything.predict(INPUTS[0], seed=0, index=0)
 
 
 def test_an_error_in_the_rest_is_raised_before_sampling():
@@ -175,7 +177,7 @@ def test_both_parts_run_in_the_runtime(runtime):
     def counts(runtime):
         smoothed = Smoothed(model, Gaussian(0.4), runtime=runtime, batch_size=40)
         procedure = Cohen(n=1_000)
-        answers = smoothed.run(enumerate(inputs), procedure, procedure.certify)
+        answers = smoothed.run(enumerate(inputs), procedure, procedure.certify, seed=0)
         return {job.index: certificate.counts for job, certificate in answers}
 
     given, expected = counts(runtime), counts("eager")
