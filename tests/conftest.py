@@ -77,10 +77,10 @@ class Forwards:
     """Every forward pass of a module while a test runs, seen from outside: to count in the module would be state."""
 
     def __init__(self) -> None:
-        self.seen: list[tuple[nn.Module, Tensor]] = []
+        self.seen: list[tuple[nn.Module, int]] = []
 
     def note(self, module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
-        self.seen.append((module, arguments[0]))
+        self.seen.append((module, len(arguments[0])))
 
     @property
     def modules(self) -> list[nn.Module]:
@@ -88,7 +88,7 @@ class Forwards:
 
     def batches(self, kind: type[nn.Module]) -> list[int]:
         """The sizes of the batches that modules of a kind were given."""
-        return [len(batch) for module, batch in self.seen if isinstance(module, kind)]
+        return [size for module, size in self.seen if isinstance(module, kind)]
 
 
 @pytest.fixture

@@ -149,7 +149,9 @@ def test_a_target_that_an_expert_cannot_reach_is_refused_before_sampling(forward
 def test_selector_and_experts_are_certified_in_one_norm(forwards):
     experts = [Smoothed(linear(seed), Gaussian(0.3)) for seed in (1, 2, 3)]
     router = Router(SELECTOR, Uniform(0.5), experts)
-    with pytest.raises(UsageError, match="gaussian noise does not certify the norm 'l1'"):  # that of the selector's noise
+    with pytest.raises(
+        UsageError, match="gaussian noise does not certify the norm 'l1'"
+    ):  # that of the selector's noise
         router.certify(INPUTS[0], Cohen(n=1000))
     with pytest.raises(UsageError, match="uniform noise does not certify the norm 'l2'"):
         router.certify(INPUTS[0], Cohen(n=1000, norm="l2"))
