@@ -221,7 +221,12 @@ def test_votes_come_up_as_often_as_the_noise_says(half_space, tmp_path):
         (Discrete(0.6, 1), torch.ones(2), 0.6),
     ):
         stored = certify_dataset(
-            Smoothed(half_space, noise), [(at, 1)], Cohen(n=40_000), run=tmp_path / repr(noise), progress=False
+            Smoothed(half_space, noise),
+            [(at, 1)],
+            Cohen(n=40_000),
+            run=tmp_path / repr(noise),
+            progress=False,
+            seed=0,
         )
         (row,) = stored.rows()
         assert abs(row["counts"][1] - 40_000 * p) < 4 * (40_000 * p * (1 - p)) ** 0.5

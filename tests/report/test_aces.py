@@ -280,7 +280,7 @@ def test_a_run_composes_to_its_own_certificates(tmp_path, theta):
 
     procedure = Aces(core=core, theta=theta, n0=20, n=300, steps=20)
     smoothed = Smoothed(Slope(), Gaussian(0.3), runtime="eager", input_range=None)
-    rows = certify_dataset(smoothed, inputs, procedure, run=tmp_path / "run", progress=False).rows()
+    rows = certify_dataset(smoothed, inputs, procedure, run=tmp_path / "run", progress=False, seed=0).rows()
     parts = load_components(tmp_path / "run")
     outcomes, at = compose(parts, theta), parts.position(theta)
     assert outcomes.predict.tolist() == [row["predict"] for row in rows]
