@@ -68,7 +68,8 @@ def test_nobody_imports_the_command_line():
         ("noise", {"base", "grid", "thresholds"}, {type_.__module__ for type_ in NOISES.values()}),
         (
             "certify",
-            {"base", "memory", "per_input", "plan", "remote", "router", "simultaneous", "smoothed", "targets"},
+            {"base", "cores", "inputs"}
+            | {"memory", "per_input", "plan", "remote", "router", "simultaneous", "smoothed", "targets"},
             {type_.__module__ for type_ in PROCEDURES.values()},
         ),
         ("training/methods", {"base"}, {loss.__module__ for loss in METHODS.values()}),

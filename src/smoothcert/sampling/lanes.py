@@ -229,7 +229,8 @@ class Lane:
                 else:
                     copies.draw(batch, parts)
                     invalid = invalid_rows(batch)  # before a model changes them
-                    logits = _classify(source, batch, stretch, low)
+                    whole = len(batch) == len(memory)  # else a model could see what lies behind its rows
+                    logits = _classify(source, batch if whole else batch.clone(), stretch, low)
                 _check(logits, len(batch), source)
                 for statistic, values in zip(source.statistics, stretch.codes, strict=True):
                     values[low : low + len(batch)] = _codes(statistic, logits, invalid)
