@@ -227,7 +227,9 @@ class Lane:
                     copies.draw(batch, parts)
                     invalid = invalid_rows(batch)  # before a model changes them
                     given = source.classifier(batch)
-                    logits = given if source.cascade is None else _defer(source.cascade, given, batch, stretch, low)
+                    logits = (
+                        given if source.cascade is None else _defer(source.cascade, given, batch, stretch, low, invalid)
+                    )
                 _check(logits, batch, source)
                 for statistic, values in zip(source.statistics, stretch.codes, strict=True):
                     values[low : low + len(batch)] = _codes(statistic, logits, invalid)
@@ -244,10 +246,10 @@ class Lane:
         begin = time.perf_counter()
         with torch.inference_mode(), intra_op_threads(self.threads or torch.get_num_threads()):
             batch = torch.cat([piece.x for piece in pieces])
-            given, invalid = torch.cat([piece.given for piece in pieces]), invalid_rows(batch)
+            given = torch.cat([piece.given for piece in pieces])
             logits = source.cascade.join(given, source.cascade.rest(batch))
             _check(logits, batch, source)
-            codes = [_codes(statistic, logits, invalid) for statistic in source.statistics]
+            codes = [statistic.codes(logits).cpu().numpy() for statistic in source.statistics]
         return Late(pieces, codes, time.perf_counter() - begin)
 
     def _parts(self, segments: Sequence[Segment[Owner]], first: int, count: int) -> list[Copies]:
@@ -268,10 +270,12 @@ class Lane:
         return self._memories[number]
 
 
-def _defer(cascade: Cascade, given: Tensor, batch: Tensor, stretch: Stretch[Owner], first: int) -> Tensor:
-    """Set the undecided rows of a batch aside; the logits of all rows, to be replaced for those."""
+def _defer(
+    cascade: Cascade, given: Tensor, batch: Tensor, stretch: Stretch[Owner], first: int, invalid: Tensor
+) -> Tensor:
+    """Set the undecided rows of a batch aside, invalid ones apart; the logits of all rows, to be replaced for those."""
     logits, undecided = cascade.split(given)
-    rows = undecided.nonzero()[:, 0]
+    rows = (undecided & ~invalid).nonzero()[:, 0]
     if len(rows):
         places = rows.cpu().numpy() + first
         stretch.undecided.append(Piece(stretch, places, batch[rows], given[rows]))
