@@ -101,7 +101,19 @@ def test_help_version_and_no_arguments(run):
 
 
 def test_certify_writes_a_run_and_prints_a_table(run, checkpoint, finished, tmp_path):
-    command = ["certify", checkpoint, "--data", "digits", "--n", 500, "--every", 100, "--run", tmp_path / "run"]
+    command = [
+        "certify",
+        checkpoint,
+        "--data",
+        "digits",
+        "--n",
+        500,
+        "--every",
+        100,
+        "--run",
+        tmp_path / "run",
+        "--float",
+    ]
     code, out, err = run(*command)
     assert code == 0
     assert "| run | ACR |" in out.splitlines()[0] + out
@@ -118,8 +130,8 @@ def test_certify_names_its_run_by_default(run, checkpoint, tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     code, _, err = run("certify", checkpoint, "--data", "digits", "--n", 100, "--stop", 1, "--threads", 1)
     assert code == 0
-    assert "Run: runs/sigma-0.25-digits-gaussian-0.25" in err
-    assert len(load_run("runs/sigma-0.25-digits-gaussian-0.25").rows()) == 1
+    assert "Run: runs/sigma-0.25-digits-gaussian-0.25-grid-256" in err
+    assert len(load_run("runs/sigma-0.25-digits-gaussian-0.25-grid-256").rows()) == 1
 
 
 def test_predict(run, checkpoint):

@@ -16,7 +16,7 @@ from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, InputOpti
 from smoothcert.cli.cluster import ClusterOptions
 from smoothcert.cli.merge import Shard, parse_shard
 from smoothcert.cli.options import grouped
-from smoothcert.cli.procedures import NoiseOptions, ProcedureOptions
+from smoothcert.cli.procedures import DrawnNoiseOptions, ProcedureOptions
 from smoothcert.cli.results import show_savings, show_table
 from smoothcert.report.load import run_outcomes
 from smoothcert.store import certify_dataset
@@ -26,7 +26,7 @@ from smoothcert.store.certification import select
 @grouped
 def certify(
     about: DataOptions,
-    noise: NoiseOptions,
+    noise: DrawnNoiseOptions,
     how: ProcedureOptions,
     inputs: InputOptions,
     classifier: ClassifierOptions,
@@ -70,7 +70,7 @@ def certify(
     """
     chosen, procedure, cluster = noise.build(), how.build(), over.build()
     share = None if shard is None else parse_shard(shard)
-    smoothed, dataset, source = load_smoothed(classifier, about, chosen, each.make)
+    smoothed, dataset, source = load_smoothed(classifier, about, chosen, each.make, exact=noise.exact)
     move_models(procedure, smoothed)
     selected = select(len(dataset), every=inputs.every, start=inputs.start, stop=inputs.stop)
     procedure, shared = how.share(procedure, len(selected))
@@ -103,7 +103,7 @@ def certify(
 @grouped
 def predict(
     about: DataOptions,
-    noise: NoiseOptions,
+    noise: DrawnNoiseOptions,
     inputs: InputOptions,
     classifier: ClassifierOptions,
     n: Annotated[int, typer.Option("--n", help="Samples per input.")] = 1_000,
@@ -121,7 +121,7 @@ def predict(
         smoothcert predict lenet.safetensors --data mnist --start 7 --stop 8 --n 10000
     """
     chosen, settings = noise.build(), Cohen(n=n, alpha=alpha)
-    smoothed, dataset, _ = load_smoothed(classifier, about, chosen)
+    smoothed, dataset, _ = load_smoothed(classifier, about, chosen, exact=noise.exact)
     indices = select(len(dataset), every=inputs.every, start=inputs.start, stop=inputs.stop)
     correct = abstained = 0
     lines: dict[int, str] = {}
@@ -148,4 +148,6 @@ def move_models(procedure: Procedure, smoothed: Smoothed) -> None:
 def _run_name(model: str, dataset: data.Dataset, smoothed: Smoothed, norm: str | None) -> str:
     ours = smoothed.noise.resolve_norm(norm)
     other = [] if ours is smoothed.noise.norms[0] else [ours.value]
-    return "-".join([model, dataset.name, *map(str, smoothed.noise.config().values()), *other])
+    noise = smoothed.noise.config()
+    grid = [f"grid-{noise.pop('grid')}"] if "grid" in noise else []
+    return "-".join([model, dataset.name, *map(str, noise.values()), *grid, *other])

@@ -16,7 +16,7 @@ from smoothcert.classifiers.identity import model_identity
 from smoothcert.cli.certify import move_models
 from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, InputOptions, Seed, smoothed_for
 from smoothcert.cli.options import grouped
-from smoothcert.cli.procedures import NoiseOptions, ProcedureOptions
+from smoothcert.cli.procedures import DrawnNoiseOptions, ProcedureOptions
 from smoothcert.cli.results import show_notes, write_text
 from smoothcert.report.corruption_tables import LINES, corruption_sheet
 from smoothcert.report.corruptions import SuiteResults, check_alike, comparable, load_suite_results
@@ -59,7 +59,7 @@ def run(
     folder: Annotated[
         Path, typer.Option("--run", help="Folder of the suite; each corruption gets a run folder in it.")
     ],
-    noise: NoiseOptions,
+    noise: DrawnNoiseOptions,
     how: ProcedureOptions,
     inputs: InputOptions,
     classifier: ClassifierOptions,
@@ -103,7 +103,7 @@ def run(
     chosen_inputs = [
         select(len(member.dataset), every=inputs.every, start=inputs.start, stop=inputs.stop) for member in sets
     ]
-    smoothed, source = smoothed_for(classifier, sets[0].dataset, chosen)
+    smoothed, source = smoothed_for(classifier, [member.dataset for member in sets], chosen, exact=noise.exact)
     move_models(procedure, smoothed)
     procedure, shared = how.share(procedure, sum(map(len, chosen_inputs)))  # of all sets of the suite
     check_alike(

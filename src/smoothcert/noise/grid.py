@@ -185,7 +185,8 @@ class GridNoise(Noise):
         if scale * self.grid > LARGEST_SCALE:
             raise UsageError(
                 f"noise of {scale:g} with a grid of {self.grid} spans {scale * self.grid:.3g} steps, more than the "
-                f"{LARGEST_SCALE} that can be drawn exactly; choose a coarser grid, or None."
+                f"{LARGEST_SCALE} that can be drawn exactly; choose a coarser grid, or noise in floating point "
+                "(grid=None; on the command line --float)."
             )
 
     def check(self, x: Tensor) -> None:
@@ -197,7 +198,7 @@ class GridNoise(Noise):
             limits = 2 * np.spacing(values.astype(np.float32)).astype(np.float64)
         off = ~((distances <= limits) & (np.abs(places) <= _FARTHEST))
         if off.any():
-            examples = ", ".join(f"{value:.6g}" for value in x.detach().cpu().numpy()[off].flatten()[:3].tolist())
+            examples = ", ".join(f"{value:.6g}" for value in x.detach().cpu()[torch.from_numpy(off)][:3].tolist())
             raise UsageError(
                 f"{int(off.sum())} of {off.size} values of the input, such as {examples}, are not multiples of "
                 f"1/{self.grid} up to {_FARTHEST // self.grid}, which {self!r} needs; round the input, as "

@@ -35,10 +35,10 @@ class Thresholds:
     def symmetric(cls, lower: list[int], upper: list[int]) -> Thresholds:
         """From the values for z ≤ 0, z ≤ 1, …, where −z is distributed like z.
 
-        Steps at the ends with less than a unit of probability are left out, so that no two enclosures overlap.
+        Steps at the ends with hardly a unit of probability are left out, so that no two enclosures overlap.
         """
-        while len(lower) > 1 and upper[-2] > lower[-1]:
-            del lower[-1], upper[-1]
+        keep = next((i for i in range(1, len(lower)) if upper[i - 1] > lower[i]), len(lower))
+        lower, upper = lower[:keep], upper[:keep]
         return cls(
             np.array([_WHOLE - value for value in reversed(upper)] + lower, np.int64),
             np.array([_WHOLE - value for value in reversed(lower)] + upper, np.int64),

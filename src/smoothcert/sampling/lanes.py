@@ -230,7 +230,7 @@ class Lane:
                     copies.draw(batch, parts)
                     invalid = invalid_rows(batch)  # before a model changes them
                     whole = len(batch) == len(memory)  # else a model could see what lies behind its rows
-                    logits = _classify(source, batch if whole else batch.clone(), stretch, low)
+                    logits = _classify(source, batch if whole else batch.clone(), stretch, low, invalid)
                 _check(logits, len(batch), source)
                 for statistic, values in zip(source.statistics, stretch.codes, strict=True):
                     values[low : low + len(batch)] = _codes(statistic, logits, invalid)
@@ -247,10 +247,10 @@ class Lane:
         begin = time.perf_counter()
         with torch.inference_mode(), intra_op_threads(self.threads or torch.get_num_threads()):
             batch = torch.cat([piece.x for piece in pieces])
-            given, invalid = torch.cat([piece.given for piece in pieces]), invalid_rows(batch)
+            given = torch.cat([piece.given for piece in pieces])
             logits = source.cascade.join(given, source.cascade.rest(batch))
             _check(logits, len(batch), source)
-            codes = [_codes(statistic, logits, invalid) for statistic in source.statistics]
+            codes = [statistic.codes(logits).cpu().numpy() for statistic in source.statistics]
         return Late(pieces, codes, time.perf_counter() - begin)
 
     def _parts(self, segments: Sequence[Segment[Owner]], first: int, count: int) -> list[Copies]:
@@ -271,8 +271,8 @@ class Lane:
         return self._memories[number]
 
 
-def _classify(source: Source, batch: Tensor, stretch: Stretch[Owner], first: int) -> Tensor:
-    """The logits of a batch; what the classifier leaves undecided is set aside, and has logits to be replaced.
+def _classify(source: Source, batch: Tensor, stretch: Stretch[Owner], first: int, invalid: Tensor) -> Tensor:
+    """The logits of a batch; valid rows that the classifier leaves undecided are set aside, to get others later.
 
     A classifier may overwrite its batch, so what is needed afterwards is copied before.
     """
@@ -285,7 +285,7 @@ def _classify(source: Source, batch: Tensor, stretch: Stretch[Owner], first: int
     else:
         given = source.classifier(batch.clone())
         logits, undecided = source.cascade.split(given)
-        rows = undecided.nonzero()[:, 0]
+        rows = (undecided & ~invalid).nonzero()[:, 0]
         if len(rows):
             places = rows.cpu().numpy() + first
             stretch.undecided.append(Piece(stretch, places, batch[rows], given[rows]))
