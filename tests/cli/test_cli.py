@@ -163,7 +163,11 @@ def test_table_formats_and_files(run, finished, tmp_path, format, sign):
     code, out, _ = run("table", finished, "--format", format)
     assert code == 0
     assert sign in out
-    assert run("table", finished, "--format", format, "-o", tmp_path / "table") == (0, "", "")
+    code, shown, err = run("table", finished, "--format", format, "-o", tmp_path / "table")
+    assert (code, shown) == (0, "")
+    expected = "Of the 5 statements at most 0.005 are expected to be false"
+    assert expected in (err if format == "csv" else (tmp_path / "table").read_text())
+    assert (err == "") == (format != "csv")
     assert (tmp_path / "table").read_text() == out
 
 

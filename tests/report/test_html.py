@@ -129,7 +129,7 @@ def test_numbers_of_runs(digits_runs):
     small = next(run for run in group["runs"] if run["name"] == "small")
     assert small["limit"] == int(1e4 * max(load_run(digits_runs / "small").table()["radius"].to_pylist()))
     assert ["noise.sigma", "0.1"] in small["config"]
-    assert any("differ in guarantee" in note and "aces: routed" in note for note in group["notes"])
+    assert any("differ in guarantee" in note and "routed: aces" in note for note in group["notes"])
     points = {point["name"] for point in group["aces"]["points"]}
     assert "aces, certifier alone" in points
     assert len(points) == 3

@@ -136,10 +136,9 @@ def _show_costs(
         f"{inputs:,} inputs like the {len(tried.probabilities):,} of {tried.name}, on {workers:,} worker(s) of "
         f"{rate:,.0f} samples per second:\n"
     )
-    typer.echo(
-        f"{'procedure':<32}{'alpha':>10}{'samples per input':>18}{'worker-hours':>14}{'hours':>10}"
-        + f"{'price':>14}" * bool(price)
-    )
+    several = len({procedure.alpha for procedure in procedures}) > 1
+    head = f"{'procedure':<28}" + f"{'alpha':>10}" * several + f"{'samples per input':>18}{'worker-hours':>14}"
+    typer.echo(head + f"{'hours':>10}" + f"{'price':>14}" * bool(price))
     for procedure in procedures:
         samples = expected_samples(procedure, noise, tried.probabilities, dimension=dimension)
         hours = samples * inputs / rate / 3600
@@ -149,8 +148,9 @@ def _show_costs(
             if isinstance(procedure, Cohen)
             else f"{procedure.name} at {target}"
         )
+        start = f"{name:<28}" + f"{procedure.alpha:>10.2g}" * several
         cost = f"{hours * price:>14,.0f}" if price else ""
-        typer.echo(f"{name:<32}{procedure.alpha:>10.2g}{samples:>18,.0f}{hours:>14,.1f}{hours / workers:>10,.2f}{cost}")
+        typer.echo(f"{start}{samples:>18,.0f}{hours:>14,.1f}{hours / workers:>10,.2f}{cost}")
 
 
 def _show(plan: Plan) -> None:

@@ -206,8 +206,7 @@ probability at least 0.5.
     by_text: dict[str, list[str]] = {}
     for each in shown:
         for name, runs in [(each.name, each.runs)] if each.pooled else [(run.name, (run,)) for run in each.runs]:
-            names = by_text.setdefault(_errors(runs), [])
-            names += [name] if name not in names else []
+            by_text.setdefault(_errors(runs), []).append(name)
     if len(by_text) > 1:
         return [f"{name_list(names)}: {text}" for text, names in by_text.items()]
     each_one = f"for each {'method' if shown[0].pooled else 'run'}, "

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from smoothcert.report.load import sampling_limit
 from smoothcert.report.metrics import NORM_TEXT, Outcomes, certified_counts
-from smoothcert.report.notes import expected_false, markers, notes, subjects, upwards
+from smoothcert.report.notes import expected_false, markers, name_list, notes, subjects, upwards
 from smoothcert.report.page_aces import aces_payload
 from smoothcert.report.page_groups import Group
 from smoothcert.report.page_sources import Source
@@ -224,9 +224,11 @@ def _differences(sources: Sequence[Source]) -> list[str]:
     found = []
     shown = [source.outcomes for source in sources]
     for what, meaning in _MEANINGS.items():
-        texts = [outcomes.metadata.text(what) for outcomes in shown]
-        if len(set(texts)) > 1:
-            listed = ", ".join(f"{outcomes.name}: {text}" for outcomes, text in zip(shown, texts, strict=True))
+        by_text: dict[str, list[str]] = {}
+        for outcomes in shown:
+            by_text.setdefault(outcomes.metadata.text(what), []).append(outcomes.name)
+        if len(by_text) > 1:
+            listed = "; ".join(f"{text}: {name_list(names)}" for text, names in by_text.items())
             found.append(f"The runs differ in {what} ({listed}){meaning}.")
     alphas = {alpha for source in sources for alpha in _values(source.table, "alpha")}
     if len(alphas) > 1:
