@@ -21,6 +21,7 @@ from smoothcert.types import UsageError
 COMMANDS = [
     "demo",
     "plan",
+    "doctor",
     "certify",
     "predict",
     "ensemble",

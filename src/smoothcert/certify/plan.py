@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -254,8 +255,7 @@ Planned = tuple[tuple[Decision, ...], tuple[Chance, ...]]
 
 def _cohen(procedure: Cohen, threshold: float, probabilities: Sequence[float]) -> Planned:
     n = procedure.n
-    counts = np.arange(n + 1)
-    enough = int(np.searchsorted(lower_bound(counts, n, procedure.alpha), threshold, side="right"))
+    enough = bisect_right(range(n + 1), threshold, key=lambda count: float(lower_bound(count, n, procedure.alpha)))
     chances = []
     for p in probabilities:
         certify = float(stats.binom.sf(enough - 1, n, p))

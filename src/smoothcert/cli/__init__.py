@@ -19,6 +19,7 @@ from smoothcert.cli import (
     corruptions,
     data,
     demo,
+    doctor,
     ensemble,
     merge,
     plan,
@@ -42,6 +43,7 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.command("plan")(plan.plan)
 app.command("train")(train.train)
+app.command("doctor")(doctor.doctor)
 app.command("certify")(certify.certify)
 app.command("predict")(certify.predict)
 app.command("ensemble")(ensemble.ensemble)

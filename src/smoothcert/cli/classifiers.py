@@ -282,7 +282,9 @@ def _numbers(text: str) -> list[float]:
         raise UsageError(f"weights must be numbers such as 0.5,0.3,0.2; got {text!r}.") from None
 
 
-def trained_noise(checkpoints: Sequence[models.Checkpoint], denoisers: Sequence[Path] = ()) -> Noise:
+def trained_noise(
+    checkpoints: Sequence[models.Checkpoint | models.CheckpointSummary], denoisers: Sequence[Path] = ()
+) -> Noise:
     """The noise that the checkpoints, or the denoisers in front of them, were trained with.
 
     Raises:
