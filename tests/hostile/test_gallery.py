@@ -66,8 +66,9 @@ mostly_plain = pytest.mark.parametrize(
 @every_kind
 @every_entry
 def test_is_refused_or_certified_rightly(entry: Entry, kind: str):
-    """Two inputs by the first procedure, one by another, which differs from entry to entry, and a prediction."""
-    assert verdict(entry, kind, questions(kind, NUMBERS[entry.name])).problems == ()
+    """Twice: by the kind's first procedure, and with another procedure, input or prediction in turn."""
+    rotate = None if kind == "plain" else NUMBERS[entry.name]
+    assert verdict(entry, kind, questions(kind, rotate)).problems == ()
 
 
 @pytest.mark.soundness
@@ -212,7 +213,7 @@ def test_every_kind_meets_every_procedure():
     )
     for kind, made in KINDS.items():
         for name in made.procedures:
-            assert met[kind, name] >= 30
+            assert met[kind, name] >= 20
     assert {name for made in KINDS.values() for name in made.procedures} == set(REGISTERED)
     for test in (test_is_refused_or_certified_rightly, test_is_refused_or_certified_rightly_by_every_procedure):
         marks = {mark.args[0]: list(mark.args[1]) for mark in test.pytestmark if mark.name == "parametrize"}
