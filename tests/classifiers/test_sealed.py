@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from smoothcert import Gaussian
-from smoothcert.classifiers import Ensemble
-from smoothcert.classifiers import sealed as sealing
-from smoothcert.classifiers.sealed import Sealed, Sealing, compare
+from smoothcert.classifiers import Ensemble, copying
+from smoothcert.classifiers.agreement import compare
+from smoothcert.classifiers.sealed import Sealed, Sealing
 from smoothcert.sampling.audit import EVERY, Audit
 from smoothcert.sampling.runtimes import check_copies, prepare
 from smoothcert.types import SmoothcertError, UsageError
@@ -60,7 +60,7 @@ def test_a_module_with_a_kept_feature_map_can_be_copied():
 
 
 def test_weights_that_are_too_large_are_shared_and_watched(monkeypatch):
-    monkeypatch.setattr(sealing, "COPIED_BYTES", 10)
+    monkeypatch.setattr(copying, "COPIED_BYTES", 10)
     model = net(nn.BatchNorm1d(16)).train()
     sealed = Sealed(model)
     sealed.verify(COPIES)
