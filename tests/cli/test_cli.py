@@ -21,6 +21,7 @@ from smoothcert.types import UsageError
 COMMANDS = [
     "demo",
     "plan",
+    "doctor",
     "certify",
     "predict",
     "ensemble",
@@ -101,7 +102,19 @@ def test_help_version_and_no_arguments(run):
 
 
 def test_certify_writes_a_run_and_prints_a_table(run, checkpoint, finished, tmp_path):
-    command = ["certify", checkpoint, "--data", "digits", "--n", 500, "--every", 100, "--run", tmp_path / "run"]
+    command = [
+        "certify",
+        checkpoint,
+        "--data",
+        "digits",
+        "--n",
+        500,
+        "--every",
+        100,
+        "--run",
+        tmp_path / "run",
+        "--float",
+    ]
     code, out, err = run(*command)
     assert code == 0
     assert "| run | ACR |" in out.splitlines()[0] + out
@@ -118,8 +131,8 @@ def test_certify_names_its_run_by_default(run, checkpoint, tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     code, _, err = run("certify", checkpoint, "--data", "digits", "--n", 100, "--stop", 1, "--threads", 1)
     assert code == 0
-    assert "Run: runs/sigma-0.25-digits-gaussian-0.25" in err
-    assert len(load_run("runs/sigma-0.25-digits-gaussian-0.25").rows()) == 1
+    assert "Run: runs/sigma-0.25-digits-gaussian-0.25-grid-256" in err
+    assert len(load_run("runs/sigma-0.25-digits-gaussian-0.25-grid-256").rows()) == 1
 
 
 def test_predict(run, checkpoint):
@@ -151,7 +164,11 @@ def test_table_formats_and_files(run, finished, tmp_path, format, sign):
     code, out, _ = run("table", finished, "--format", format)
     assert code == 0
     assert sign in out
-    assert run("table", finished, "--format", format, "-o", tmp_path / "table") == (0, "", "")
+    code, shown, err = run("table", finished, "--format", format, "-o", tmp_path / "table")
+    assert (code, shown) == (0, "")
+    expected = "Of the 5 statements at most 0.005 are expected to be false"
+    assert expected in (err if format == "csv" else (tmp_path / "table").read_text())
+    assert (err == "") == (format != "csv")
     assert (tmp_path / "table").read_text() == out
 
 

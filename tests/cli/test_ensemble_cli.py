@@ -66,11 +66,11 @@ def test_ensembles_get_run_folders_of_their_own(run, members, tmp_path, monkeypa
         assert run("certify", *members, *common, *options)[0] == 0
     assert run("certify", members[0], *common)[0] == 0
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [
-        "a-3-consensus-2-digits-gaussian-0.25",
-        "a-3-consensus-2-margin-0.5-digits-gaussian-0.25",
-        "a-3-hard-digits-gaussian-0.25",
-        "a-3-soft-digits-gaussian-0.25",
-        "a-digits-gaussian-0.25",
+        "a-3-consensus-2-digits-gaussian-0.25-grid-256",
+        "a-3-consensus-2-margin-0.5-digits-gaussian-0.25-grid-256",
+        "a-3-hard-digits-gaussian-0.25-grid-256",
+        "a-3-soft-digits-gaussian-0.25-grid-256",
+        "a-digits-gaussian-0.25-grid-256",
     ]
 
 

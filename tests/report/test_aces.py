@@ -496,8 +496,8 @@ def test_pareto_figure_draws_the_points():
     parts = small()
     single = SimpleNamespace(outcomes=parts.certifier, natural=0.75)
     for radius, label in (
-        (None, "average certified radius (ℓ2)"),
-        (0.25, "certified accuracy (%) at radius 0.25 (ℓ2)"),
+        (None, "average certified radius (norm unknown)"),
+        (0.25, "certified accuracy (%) at radius 0.25 (norm unknown)"),
     ):
         (axes,) = pareto_figure([parts], [single], radius=radius, title="Both").axes
         natural, robust = pareto(parts, radius)
@@ -523,7 +523,7 @@ def test_selection_figure_sorts_signed_radii():
     assert line.get_ydata()[:-1].tolist() == [-0.8, 0.0, 0.3, 0.7]
     assert set(core_only.get_ydata()) == {-0.9}
     assert axes.get_xlabel() == "percentile of inputs (%)"
-    assert axes.get_ylabel().startswith("certified radius of the selection (ℓ2)")
+    assert axes.get_ylabel().startswith("certified radius of the selection (norm unknown)")
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["θ = 0", "θ = 0.1"]
     with pytest.raises(UsageError, match="no thresholds to draw"):
         selection_figure(small(), [])

@@ -6,7 +6,7 @@ import functools
 import hashlib
 import sys
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Any
 
@@ -45,9 +45,9 @@ def model_identity(model: Any) -> dict[str, Any]:
     if hasattr(model, "sealed_identity"):  # a classifier that was sealed, and identified then
         return dict(model.sealed_identity)
     name = type(model).__name__ if isinstance(model, nn.Module) else getattr(model, "__qualname__", None)
-    reached = _Reached()
-    reached.add(model)
     weights = _weights_digest(model) if isinstance(model, nn.Module) else None
+    reached = _Reached(model.modules() if isinstance(model, nn.Module) else ())
+    reached.add(model)
     return {"name": name or type(model).__qualname__, "sha256": weights, "code": reached.digest.hexdigest()}
 
 
@@ -62,6 +62,14 @@ def leads_outside(model: Any) -> bool:
     reached = _Reached()
     reached.add(model)
     return reached.outside
+
+
+def modules_reached(model: Any) -> list[nn.Module]:
+    """Every module that the functions in a model lead to, which a copy of it would share."""
+    reached = _Reached()
+    reached.add(model)
+    inside = {id(module) for module in modules_in(model)}
+    return [each for each in reached.kept if isinstance(each, nn.Module) and id(each) not in inside]
 
 
 def identity_digest(identity: Mapping[str, Any]) -> str:
@@ -124,12 +132,13 @@ def _update(digest: Any, tensor: Tensor) -> None:
 
 
 class _Reached:
-    """A digest of everything that a value leads to."""
+    """A digest of everything that a value leads to, but for the weights of modules that have a digest already."""
 
-    def __init__(self) -> None:
+    def __init__(self, weighed: Iterable[nn.Module] = ()) -> None:
         self.digest = hashlib.sha256()
+        self._weighed = {id(module) for module in weighed}
         self._places: dict[int, int] = {}
-        self._kept: list[Any] = []  # so that no two of them have one id
+        self.kept: list[Any] = []  # so that no two of them have one id
         self._functions = 0  # how many functions led to where we are
         self.outside = False
 
@@ -140,8 +149,8 @@ class _Reached:
         if id(value) in self._places:  # known, and perhaps within itself
             self._say("seen", str(self._places[id(value)]))
             return
-        self._places[id(value)] = len(self._kept)
-        self._kept.append(value)
+        self._places[id(value)] = len(self.kept)
+        self.kept.append(value)
         self.outside |= self._functions > 0 and _is_shared(value)
         self._add_new(value)
 
@@ -162,6 +171,9 @@ class _Reached:
         elif isinstance(value, types.MethodType):
             self._say("method", value.__func__.__qualname__)
             self.add(value.__func__)
+            self.add(value.__self__)
+        elif isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
+            self._say("builtin", value.__qualname__)
             self.add(value.__self__)
         elif isinstance(value, functools.partial):
             self._each("partial", [value.func, *value.args])
@@ -189,11 +201,13 @@ class _Reached:
 
     def _add_object(self, value: Any) -> None:
         self.add(type(value))
+        self._say("name", str(getattr(value, "__name__", "")))  # of an operator, say
         attributes = dict(getattr(value, "__dict__", {}))
-        if isinstance(value, nn.Module):  # its weights have a digest; `training` is what sealing sets
+        if isinstance(value, nn.Module):  # `training` is left out, as sealing sets it
             self._entries(dict(value.named_children()))
-            hidden = value._non_persistent_buffers_set
-            self._entries({name: tensor for name, tensor in value._buffers.items() if name in hidden})
+            weighed, hidden = id(value) in self._weighed, value._non_persistent_buffers_set
+            self._entries({} if weighed else value._parameters)
+            self._entries({key: held for key, held in value._buffers.items() if key in hidden or not weighed})
             attributes = {name: held for name, held in attributes.items() if name not in _ARRANGED}
             hooks = ("_forward_hooks", "_forward_pre_hooks")
             for name in hooks:
@@ -210,6 +224,9 @@ class _Reached:
             return
         self._add_code(function.__code__)
         self._each("defaults", [function.__defaults__, function.__kwdefaults__])
+        self._functions += 1
+        self._entries(vars(function))
+        self._functions -= 1
         inside = function.__name__ != "__init__"  # which has run already
         self._functions += inside
         for cell in function.__closure__ or ():

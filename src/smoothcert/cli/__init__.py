@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -18,6 +19,7 @@ from smoothcert.cli import (
     corruptions,
     data,
     demo,
+    doctor,
     ensemble,
     merge,
     plan,
@@ -41,6 +43,7 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.command("plan")(plan.plan)
 app.command("train")(train.train)
+app.command("doctor")(doctor.doctor)
 app.command("certify")(certify.certify)
 app.command("predict")(certify.predict)
 app.command("ensemble")(ensemble.ensemble)
@@ -101,7 +104,8 @@ def _run() -> int:
     except (KeyboardInterrupt, typer.Abort):
         return _fail("stopped; the same command continues where this one ended.", _STOPPED)
     except BrokenPipeError:
-        sys.stderr.close()
+        # The reader has gone. Python writes what is left once more at exit, which must not fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
 

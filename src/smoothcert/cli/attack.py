@@ -19,7 +19,7 @@ from smoothcert.certify.smoothed import fresh_seed
 from smoothcert.classifiers.identity import model_identity
 from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, Seed, load_smoothed
 from smoothcert.cli.options import grouped
-from smoothcert.files import replacing
+from smoothcert.files import STANDARD_OUTPUT, saving
 from smoothcert.noise import Gaussian
 from smoothcert.report.layout import FORMATS, Cell, Column, Line, Sheet, render_sheet, rich_sheet
 from smoothcert.report.metrics import parse_radii
@@ -71,7 +71,8 @@ def attack(
     seed: Seed = None,
     format: Annotated[str | None, typer.Option("--format", "-f", help="md, latex, csv or html.")] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Also write a row per input and radius to this CSV file.")
+        Path | None,
+        typer.Option("--output", "-o", help="CSV file for a row per input and radius; - is standard output."),
     ] = None,
 ) -> None:
     """Attack the smoothed classifier at radii: what holds against PGD, beside what is proved to hold.
@@ -85,7 +86,7 @@ def attack(
 
         smoothcert attack demo/models/sigma-0.25.safetensors --data digits --radii 0.25,0.5 --every 10
 
-        smoothcert attack lenet.safetensors --data mnist --radii 0.25:1:0.25 --run runs/lenet-mnist-gaussian-0.5
+        smoothcert attack lenet.safetensors --data mnist --radii 0.25:1:0.25 --run runs/lenet-mnist
 
         smoothcert attack lenet.safetensors --data mnist --radii 1 --max 100 --steps 100 --restarts 5 -o attacked.csv
     """
@@ -115,7 +116,8 @@ def attack(
     procedure = Cohen(n=certify_n, alpha=alpha)
     noise = Gaussian(sigma) if sigma is not None else None  # a wrong σ is said before anything is loaded
     stored = load_run(run) if run is not None else None
-    smoothed, dataset, _ = load_smoothed(classifier, about, noise)
+    exact = None if stored is None else "grid" in stored.settings.get("noise", {})
+    smoothed, dataset, _ = load_smoothed(classifier, about, noise, exact=exact)
     if Norm.L2 not in smoothed.noise.norms:
         raise UsageError(
             f"the attack is about l2 radii, which {smoothed.noise.name} noise does not certify (it certifies "
@@ -143,7 +145,7 @@ def attack(
         proved = _prove(smoothed, dataset, indices, procedure, seed)
     if output is not None:
         _write(output, results, proved)
-    _show([_cells(radius, results, proved) for radius in wanted], format)
+    _show([_cells(radius, results, proved) for radius in wanted], format, err=output == STANDARD_OUTPUT)
     standing = [result for result in results if result.outcome is not AttackOutcome.BROKEN]
     unmoved = len({result.index for result in standing if result.distance == 0})
     if unmoved:
@@ -237,14 +239,14 @@ def _cells(radius: float, results: Sequence[AttackResult], proved: Mapping[int, 
     return [f"{radius:g}", *shares, str(broken), str(abstained), str(len(here))]
 
 
-def _show(rows: Sequence[Sequence[str]], format: str | None) -> None:
-    """Print the table: drawn on a terminal, Markdown into a pipe, or as asked."""
+def _show(rows: Sequence[Sequence[str]], format: str | None, *, err: bool) -> None:
+    """Print the table: drawn on a terminal, Markdown into a pipe, or as asked; on stderr where stdout gets the rows."""
     columns = tuple(Column(heading, align="right") for heading in _HEADINGS)
     lines = tuple(Line(tuple(map(Cell, row))) for row in rows)
-    if format is None and sys.stdout.isatty():
-        Console().print(rich_sheet(Sheet("Under attack within the ℓ2 radius", columns, lines)))
+    if format is None and (sys.stderr if err else sys.stdout).isatty():
+        Console(stderr=err).print(rich_sheet(Sheet("Under attack within the ℓ2 radius", columns, lines)))
     else:
-        typer.echo(render_sheet(Sheet("", columns, lines), format or "md"), nl=False)
+        typer.echo(render_sheet(Sheet("", columns, lines), format or "md"), nl=False, err=err)
 
 
 def _write(path: Path, results: Sequence[AttackResult], proved: Mapping[int, Proved]) -> None:
@@ -255,11 +257,8 @@ def _write(path: Path, results: Sequence[AttackResult], proved: Mapping[int, Pro
         answer = [result.outcome.value, result.prediction.label, f"{result.prediction.p_value:.3g}"]
         found = [f"{result.distance:.6f}", label, radius_text(radius, 6), int(result.contradicts(label, radius))]
         lines.append([result.index, result.label, result.radius, *answer, *found])
-    try:
-        with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows(lines)
-    except OSError as error:
-        raise SmoothcertError(f"{path} cannot be written ({error.strerror}).") from error
+    with saving(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(lines)
 
 
 _COLUMNS = (

@@ -11,6 +11,8 @@ import typer
 
 from smoothcert import data, models
 from smoothcert.certify import Aces, Cohen, Procedure, Smoothed
+from smoothcert.cli.options import output_folder
+from smoothcert.cli.procedures import with_arithmetic
 from smoothcert.cli.report import find_dataset
 from smoothcert.cli.results import show_table
 from smoothcert.noise import Gaussian
@@ -29,9 +31,7 @@ _CORE_SIGMA = 0.01  # next to no noise: accurate on clean digits, helpless under
 
 
 def demo(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where models, runs and the report go.")] = Path(
-        "demo"
-    ),
+    output: Annotated[Path, output_folder("Where models, runs and the report go.")] = Path("demo"),
     n: Annotated[int, typer.Option("--n", help="Estimation samples per input.")] = 10_000,
     every: Annotated[int, typer.Option(help="Certify every this many-th test digit.")] = 2,
     fresh: Annotated[bool, typer.Option(help="Start anew instead of continuing what is there.")] = False,
@@ -100,9 +100,10 @@ def _model(path: Path, sigma: float, epochs: int = 40) -> models.Checkpoint:
 
 
 def _certify(checkpoint: models.Checkpoint, sigma: float, procedure: Procedure, run: Path, every: int) -> Run:
+    digits = data.load("digits", split="test")
     return certify_dataset(
-        Smoothed(checkpoint.model, Gaussian(sigma)),
-        data.load("digits", split="test"),
+        Smoothed(checkpoint.model, with_arithmetic(Gaussian(sigma), digits.levels, None)),
+        digits,
         procedure,
         run=run,
         every=every,

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from smoothcert.cli.options import output_folder
 from smoothcert.cli.results import show_table
 from smoothcert.report.load import run_outcomes
 from smoothcert.store import merge_runs
@@ -37,7 +38,7 @@ def parse_shard(text: str) -> tuple[int, int]:
 
 def merge(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="The run folders of all shards.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The run folder to write; new or empty.")],
+    output: Annotated[Path, output_folder("The run folder to write; new or empty.")],
 ) -> None:
     """Unite the shards of a run, certified by several processes or machines with `certify --shard`.
 

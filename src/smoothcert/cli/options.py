@@ -6,7 +6,24 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
 from typing import Any, get_type_hints
+
+import typer
+
+from smoothcert.files import STANDARD_OUTPUT
+from smoothcert.types import UsageError
+
+
+def output_folder(help: str) -> Any:
+    """The option ``--output`` of a command that writes a folder, so that ``-`` for standard output is refused."""
+    return typer.Option("--output", "-o", help=help, callback=_refuse_standard_output)
+
+
+def _refuse_standard_output(folder: Path | None) -> Path | None:
+    if folder == STANDARD_OUTPUT:
+        raise UsageError("this command writes a folder, not standard output; name a folder after -o.")
+    return folder
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:

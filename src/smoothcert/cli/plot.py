@@ -21,7 +21,8 @@ def plot(
     options: PlotOptions,
     kind: Annotated[str, typer.Option("--kind", "-k", help=f"What to draw: {', '.join(KINDS)}.")] = "curve",
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Picture: .png, .pdf or .svg; by default KIND.png.")
+        Path | None,
+        typer.Option("--output", "-o", help="Picture: .png, .pdf or .svg (KIND.png); - is a PNG on standard output."),
     ] = None,
 ) -> None:
     """Draw runs and logs.

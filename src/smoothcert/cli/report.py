@@ -22,7 +22,9 @@ def report(
             help="Run folders, log files, folders that hold some, or the common prefix of published ACES logs.",
         ),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write; - is standard output.")] = Path(
+        "report.html"
+    ),
     radii: Annotated[
         str | None, typer.Option(help="Radii of the overview, as FIRST:LAST:STEP or a,b,c; by default 0, 0.25, …")
     ] = None,

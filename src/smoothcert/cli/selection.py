@@ -10,17 +10,17 @@ import typer
 
 from smoothcert.cli.classifiers import DataOptions
 from smoothcert.cli.options import grouped
-from smoothcert.files import replacing
+from smoothcert.files import STANDARD_OUTPUT, saving
 from smoothcert.store import load_run
 from smoothcert.store.selection import best_of, certifiable
-from smoothcert.types import SmoothcertError, UsageError
+from smoothcert.types import UsageError
 
 
 @grouped
 def selection(
     about: DataOptions,
     runs: Annotated[list[Path], typer.Argument(help="Runs over training inputs: one for ACES, one per expert else.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The dataset to write, an .npz file.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The .npz file to write; - is standard output.")],
     eta: Annotated[
         float | None,
         typer.Option(help="With one run: 'certify' is right where the true class has more than this share (0.5)."),
@@ -41,7 +41,7 @@ def selection(
 
         smoothcert train mnist-gaussian-0.50-quick --set dataset=selection.npz -o models/selector
     """
-    if output.suffix != ".npz":
+    if output.suffix != ".npz" and output != STANDARD_OUTPUT:
         raise UsageError(f"{output} must end with .npz, as datasets in a file do.")
     if len(runs) > 1 and eta is not None:
         raise UsageError("--eta is for one run; several are compared by their radii.")
@@ -52,10 +52,7 @@ def selection(
     if index.max() >= len(dataset):
         raise UsageError(f"{runs[0]} holds input {index.max()}, but {dataset.name} {dataset.split} ends before it.")
     images = np.stack([dataset[int(i)][0].numpy() for i in index])
-    try:
-        with replacing(output) as temporary, temporary.open("wb") as file:
-            np.savez_compressed(file, x=images, y=label, class_names=np.array(names))
-    except OSError as error:
-        raise SmoothcertError(f"{output} cannot be written ({error.strerror}).") from error
+    with saving(output) as temporary, temporary.open("wb") as file:
+        np.savez_compressed(file, x=images, y=label, class_names=np.array(names))
     shares = ", ".join(f"{name} {np.mean(label == number):.1%}" for number, name in enumerate(names))
     typer.echo(f"{output}: {len(index)} inputs ({shares})", err=True)

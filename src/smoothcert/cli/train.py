@@ -9,7 +9,7 @@ import torch
 import typer
 
 from smoothcert.cli.cluster import ClusterOptions
-from smoothcert.cli.options import grouped
+from smoothcert.cli.options import grouped, output_folder
 from smoothcert.training import make_fabric
 from smoothcert.training.recipes import load_recipe, recipe_names, recipe_to_yaml
 from smoothcert.training.run import train_recipe
@@ -25,9 +25,7 @@ def train(
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="Change a setting: epochs=10, method.lam=2, noise.sigma=0.25 …")
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder of the training; by default models/RECIPE.")
-    ] = None,
+    output: Annotated[Path | None, output_folder("Folder of the training; by default models/RECIPE.")] = None,
     fresh: Annotated[bool, typer.Option(help="Start anew instead of continuing what the folder holds.")] = False,
     data_root: Annotated[Path | None, typer.Option("--data-root", help="Where datasets are kept.")] = None,
     accelerator: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",

@@ -13,15 +13,13 @@ import re
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
-from smoothcert.files import replacing
+from smoothcert.files import saving
 from smoothcert.report.page_data import group_payload
 from smoothcert.report.page_groups import groups
 from smoothcert.report.page_images import BUDGET, FindDataset, ImageDataset, group_images
 from smoothcert.report.page_sources import load_sources
-from smoothcert.types import SmoothcertError
 
 _SCRIPTS = ("data", "table", "curves", "aces", "noise", "explorer", "detail", "main")
 
@@ -94,11 +92,8 @@ def write_report(path: str | os.PathLike[str], page: str) -> int:
         SmoothcertError: If it cannot be written.
     """
     content = page.encode()
-    try:
-        with replacing(Path(path)) as temporary:
-            temporary.write_bytes(content)
-    except OSError as error:
-        raise SmoothcertError(f"{path} cannot be written ({error.strerror}).") from error
+    with saving(path) as temporary:
+        temporary.write_bytes(content)
     return len(content)
 
 

@@ -14,8 +14,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from smoothcert.files import replacing
-from smoothcert.types import SmoothcertError, UsageError
+from smoothcert.files import STANDARD_OUTPUT, saving
+from smoothcert.types import UsageError
 
 # Okabe and Ito's palette without yellow, which is too pale on white; the dashes tell curves apart in grey. Seven
 # colours and four dashes repeat together only after 28 curves.
@@ -93,12 +93,12 @@ def in_columns(runs: Sequence[Line2D], meanings: Sequence[Line2D], columns: int)
 
 
 def check_suffix(path: str | os.PathLike[str]) -> str:
-    """The format that the suffix of a picture's path names.
+    """The format that the suffix of a picture's path names; PNG for ``-``, which is standard output.
 
     Raises:
         UsageError: If it is none of .png, .pdf and .svg.
     """
-    format = _FORMATS.get(Path(path).suffix.lower())
+    format = "png" if Path(path) == STANDARD_OUTPUT else _FORMATS.get(Path(path).suffix.lower())
     if format is None:
         raise UsageError(f"{path}: a picture is saved as {', '.join(_FORMATS)}, by the suffix of its name.")
     return format
@@ -112,11 +112,8 @@ def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
         SmoothcertError: If the file cannot be written.
     """
     format = check_suffix(path)
-    try:
-        with replacing(Path(path)) as temporary, rc_context({"svg.hashsalt": "smoothcert"}):
-            figure.savefig(temporary, format=format, dpi=200, metadata=_UNDATED[format])
-    except OSError as error:
-        raise SmoothcertError(f"{path} cannot be written ({error.strerror}).") from None
+    with saving(path) as temporary, rc_context({"svg.hashsalt": "smoothcert"}):
+        figure.savefig(temporary, format=format, dpi=200, metadata=_UNDATED[format])
 
 
 def plain(text: str) -> str:

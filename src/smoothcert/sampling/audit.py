@@ -7,7 +7,8 @@ import threading
 import torch
 from torch import Tensor
 
-from smoothcert.classifiers.sealed import Sealed, compare
+from smoothcert.classifiers.agreement import compare
+from smoothcert.classifiers.sealed import Sealed
 from smoothcert.types import SmoothcertError
 
 EVERY = 5_000

@@ -80,8 +80,9 @@ def _read(path: Path, columns: list[str] | None) -> pa.Table:
     try:
         content = path.read_bytes()
         _verify(content)
-        table = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True).read(columns=columns)
-        return fitting(table)
+        file = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
+        # Arrow's threads can abort the process while the interpreter ends, and parts are too small to gain from them.
+        return fitting(file.read(columns=columns, use_threads=False))
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise RunError(

@@ -1,0 +1,125 @@
+"""``smoothcert doctor``: what would invalidate certificates or waste a long run."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from smoothcert import models
+from smoothcert.cli.certify import move_models
+from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, InputOptions, load_smoothed, trained_noise
+from smoothcert.cli.options import grouped
+from smoothcert.cli.procedures import NoiseOptions, ProcedureOptions
+from smoothcert.doctor import Finding, Level, examine
+from smoothcert.doctor.examine import STEPS
+from smoothcert.noise import Noise
+from smoothcert.types import UsageError, unknown_name
+
+_STYLES = {Level.INFO: ("ok", "green"), Level.WARNING: ("warning", "yellow"), Level.ERROR: ("ERROR", "bold red")}
+_FORMATS = ("table", "json")
+
+
+@grouped
+def doctor(
+    about: DataOptions,
+    noise: NoiseOptions,
+    how: ProcedureOptions,
+    inputs: InputOptions,
+    classifier: ClassifierOptions,
+    seconds: Annotated[float, typer.Option(min=1, help="How long the examination may take.")] = 60.0,
+    format: Annotated[str, typer.Option("--format", "-f", help="table or json.")] = "table",
+) -> None:
+    """Look for what would invalidate certificates or waste a long run, before it starts.
+
+    Give the options of the `certify` command you plan. Within a minute it compares values of inputs with what the model
+    expects, looks for missing and double normalisation, training mode, randomness and dependence on the batch, compares
+    σ with that of the training, measures accuracy with and without noise, forecasts abstentions, and measures runtimes
+    and the time of the planned run. Each finding says what to do.
+
+    Exit code: 0 if there is no error (there may be warnings), 1 if an error was found and the run should not be
+    started, 2 if the examination itself could not be made.
+
+    **Examples**
+
+        smoothcert doctor demo/models/sigma-0.25.safetensors --data digits
+
+        smoothcert doctor lenet.safetensors --data mnist --sigma 0.5 --procedure anytime --radius 0.5
+
+        smoothcert doctor cohen.pth.tar --data cifar10 --sigma 0.5 --every 20 --format json
+    """
+    if format not in _FORMATS:
+        raise unknown_name("format", format, _FORMATS)
+    chosen, procedure = noise.build(), how.build()
+    smoothed, dataset, _ = load_smoothed(classifier, about, chosen)
+    move_models(procedure, smoothed)
+    with Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    ) as bar:
+        task = bar.add_task("", total=len(STEPS))
+        found = examine(
+            smoothed,
+            dataset,
+            procedure,
+            every=inputs.every,
+            start=inputs.start,
+            stop=inputs.stop,
+            trained=_trained(classifier),
+            seconds=seconds,
+            progress=lambda step: bar.update(task, description=step, completed=STEPS.index(step)),
+        )
+    if format == "json":
+        typer.echo(json.dumps([finding.as_dict() for finding in found], indent=2, ensure_ascii=False))
+    else:
+        _show(found)
+    if any(finding.level is Level.ERROR for finding in found):
+        raise typer.Exit(1)
+
+
+def _trained(options: ClassifierOptions) -> Noise | None:
+    """The noise that the checkpoints were trained with, if they all say the same."""
+    named = [models.describe(path, architecture=options.arch) for path in options.paths]
+    try:
+        return trained_noise(named, options.denoiser or ())
+    except UsageError:
+        return None
+
+
+def _show(found: Sequence[Finding]) -> None:
+    """Print the findings, and a sentence that sums them up."""
+    table = Table("", "check", "found, and what to do", box=box.SIMPLE_HEAD)
+    for finding in found:
+        word, style = _STYLES[finding.level]
+        advice = f"\n[bold]→ {_plain(finding.advice)}[/bold]" if finding.advice else ""
+        table.add_row(f"[{style}]{word}[/{style}]", finding.title, _plain(finding.detail) + advice)
+    Console().print(table)
+    levels = Counter(finding.level for finding in found)
+    errors, warnings = levels[Level.ERROR], levels[Level.WARNING]
+    if errors:
+        typer.echo(
+            f"{_count(errors, 'error')} and {_count(warnings, 'warning')}: do not start the run before they are fixed."
+        )
+    elif warnings:
+        typer.echo(f"No errors and {_count(warnings, 'warning')}: certificates would be valid.")
+    else:
+        typer.echo("Nothing was found that would invalidate certificates or waste the run.")
+
+
+def _plain(text: str) -> str:
+    """Text that rich does not read as markup."""
+    return text.replace("[", r"\[")
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'s' * (number != 1)}"

@@ -1,0 +1,164 @@
+"""The examination: all checks, within a time budget."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+
+from smoothcert.certify import Cohen, Procedure, Smoothed
+from smoothcert.certify.plan import plan
+from smoothcert.certify.smoothed import default_batch_size
+from smoothcert.classifiers.sealed import Sealed
+from smoothcert.doctor.cost import check_runtime, check_time
+from smoothcert.doctor.findings import Clock, Finding, Level, refusal
+from smoothcert.doctor.inputs import Sample, check_labels, check_values, draw_sample
+from smoothcert.doctor.network import check_network, has_normalization
+from smoothcert.doctor.noisy import (
+    COPIES,
+    Trial,
+    check_accuracy,
+    check_forecast,
+    check_noisy_accuracy,
+    check_training,
+    samples_per_input,
+    try_votes,
+)
+from smoothcert.doctor.scaling import check_scaling, scalings, top_classes
+from smoothcert.noise import Noise
+from smoothcert.store.certification import Indexable, select
+from smoothcert.types import SmoothcertError, UsageError, radius_text
+
+STEPS = ("inputs", "network", "classifier", "accuracy and scaling", "votes under noise", "runtimes")
+"""What ``progress`` is told."""
+
+_INPUTS = 200
+_SCALING, _VOTES = 0.2, 0.3  # shares of the time budget
+_SLOW = 20  # inputs that are looked at, however long each takes
+
+
+def examine(
+    smoothed: Smoothed,
+    dataset: Indexable,
+    procedure: Procedure | None = None,
+    *,
+    every: int = 1,
+    start: int = 0,
+    stop: int | None = None,
+    trained: Noise | None = None,
+    seconds: float = 60.0,
+    progress: Callable[[str], None] | None = None,
+) -> list[Finding]:
+    """Find what would invalidate certificates or waste a long run, before it starts.
+
+    Args:
+        smoothed: The smoothed classifier of the planned run: of any module or callable.
+        dataset: Its dataset.
+        procedure: Its procedure; ``Cohen()`` by default.
+        every: Use every N-th input, as in the planned run.
+        start: The first input.
+        stop: The end of the inputs, exclusive.
+        trained: The noise that the model was trained with, if it is known.
+        seconds: How long the examination may take. Checks look at fewer inputs where the model is slow; one that has
+            begun is not interrupted.
+        progress: Called with the name of each step when it begins.
+
+    Returns:
+        What was found, in the order of the checks. Nothing above ``Level.INFO`` means that nothing is wrong.
+
+    Raises:
+        UsageError: If no input is selected, or the inputs are not tensors.
+
+    Example:
+        >>> import torch
+        >>> from smoothcert import Gaussian
+        >>> data = [(torch.full((1, 2, 2), i / 20), 0) for i in range(20)]
+        >>> untrained = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2))
+        >>> found = examine(Smoothed(untrained, Gaussian(0.25)), data, Cohen(n=1000), seconds=5)
+        >>> [finding.title for finding in found if finding.level is Level.ERROR]
+        ['accuracy']
+    """
+    procedure = procedure or Cohen()
+    indices = select(len(dataset), every=every, start=start, stop=stop)
+    clock, tell = Clock(seconds), progress or (lambda step: None)
+    tell(STEPS[0])
+    sample, found = draw_sample(dataset, indices, _INPUTS, clock)
+    found += check_values(sample, smoothed.input_range, has_normalization(smoothed.model))
+    found += check_labels(sample, smoothed.num_classes)
+    tell(STEPS[1])
+    found += check_network(smoothed.model)
+    if not (sample.x.is_floating_point() and bool(sample.x.isfinite().all())):
+        return found
+    tell(STEPS[2])
+    free = copy.copy(smoothed)
+    free.input_range = None  # the range has been checked, and the rest can be checked outside of it too
+    try:
+        x = free.check(sample.x[0])
+    except SmoothcertError as error:
+        return [*found, refusal("classifier", error)]
+    found.append(
+        Finding(
+            Level.INFO,
+            "classifier",
+            "The model is a fixed function of each row, as far as noisy copies show: they get the same logits twice, "
+            "in another order, and in batches of other sizes.",
+        )
+    )
+    found.append(check_training(smoothed.noise, trained))
+    dimension = x.numel()
+    try:
+        free.check(sample.x[0], procedure)
+        reach = plan(procedure, smoothed.noise, dimension=dimension)
+        found.append(
+            Finding(
+                Level.INFO,
+                "reach",
+                f"The largest {reach.norm.value} radius that can be proved is {radius_text(reach.largest_radius, 4)}.",
+            )
+        )
+    except UsageError as error:
+        if "there is no plan" not in str(error):
+            found.append(refusal("procedure", error))
+    tell(STEPS[3])
+    sealed = free.sealed()
+    assert free.num_classes is not None
+    looked = sample.first(
+        max(round(_SCALING * seconds / _row_seconds(sealed, sample) / len(scalings(sample.x))), _SLOW)
+    )
+    right = top_classes(sealed, looked.x) == looked.y
+    found.append(check_accuracy(right, looked, free.num_classes))
+    found += check_scaling(sealed, looked, right)
+    tell(STEPS[4])
+    batch = smoothed.batch_size or default_batch_size(x)
+    trial = _tried(sealed, sample, smoothed.noise, batch, _VOTES * seconds)
+    if not any(finding.level is Level.ERROR and finding.title in ("accuracy", "scaling") for finding in found):
+        found += check_noisy_accuracy(trial, float(right.double().mean()), smoothed.noise)
+        found += _forecast(trial, procedure, smoothed.noise, dimension)
+    tell(STEPS[5])
+    each = samples_per_input(trial, procedure, smoothed.noise, dimension)
+    rate, more = check_runtime(free, x, len(indices) * each, trial.rate, clock)
+    return [*found, *more, check_time(len(indices), each, rate)]
+
+
+def _row_seconds(sealed: Sealed, sample: Sample) -> float:
+    """How long a row takes, by the second of two small batches."""
+    rows = sample.x[:8]
+    top_classes(sealed, rows)
+    begin = time.perf_counter()
+    top_classes(sealed, rows)
+    return (time.perf_counter() - begin) / len(rows)
+
+
+def _tried(sealed: Sealed, sample: Sample, noise: Noise, batch_size: int, seconds: float) -> Trial:
+    """As many votes as there is time for."""
+    first = try_votes(sealed, sample.first(2), noise, COPIES // 2, batch_size)
+    inputs = int(seconds * first.rate / COPIES)
+    copies = COPIES if inputs >= _SLOW else COPIES // 2
+    return try_votes(sealed, sample.first(min(max(inputs, 5), 100)), noise, copies, batch_size)
+
+
+def _forecast(trial: Trial, procedure: Procedure, noise: Noise, dimension: int) -> list[Finding]:
+    try:
+        return list(check_forecast(trial, procedure, noise, dimension))
+    except UsageError:
+        return []  # settings that do not fit the noise were reported already

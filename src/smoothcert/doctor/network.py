@@ -1,0 +1,76 @@
+"""Checks of the network itself, without asking it anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from smoothcert.classifiers.identity import modules_in, modules_reached
+from smoothcert.classifiers.sealed import depends_on_mode
+from smoothcert.doctor.findings import Finding, Level
+from smoothcert.models.normalize import Normalize
+
+
+def has_normalization(model: Any) -> bool:
+    """Whether a normalisation layer of this package is somewhere in the model."""
+    return any(isinstance(module, Normalize) for module in [*modules_in(model), *modules_reached(model)])
+
+
+def check_network(model: Any) -> Iterator[Finding]:
+    """Look at weights, statistics of batch normalisation, and the mode of the modules of a model."""
+    modules = [*modules_in(model), *modules_reached(model)]
+    if not modules:
+        yield Finding(
+            Level.INFO,
+            "network",
+            "The model is a function without modules that can be looked at; it is checked by its answers alone.",
+        )
+        return
+    yield from _weights(modules)
+    yield from _statistics(modules)
+    training = sorted({type(module).__name__ for module in modules if module.training and depends_on_mode(module)})
+    if training:
+        yield Finding(
+            Level.WARNING,
+            "mode",
+            f"The model is in training mode ({', '.join(training)}); smoothcert certifies a copy in evaluation mode.",
+            "Call model.eval() after training, so that your own evaluation is about the same classifier.",
+        )
+
+
+def _weights(modules: list[nn.Module]) -> Iterator[Finding]:
+    weights = [
+        (f"{type(module).__name__}.{name}", tensor)
+        for module in modules
+        for name, tensor in (*module._parameters.items(), *module._buffers.items())
+        if isinstance(tensor, Tensor) and tensor.is_floating_point() and not nn.parameter.is_lazy(tensor)
+    ]
+    invalid = list(dict.fromkeys(name for name, tensor in weights if not bool(tensor.isfinite().all())))
+    if invalid:
+        yield Finding(
+            Level.ERROR,
+            "weights",
+            f"There are NaN or infinite weights in {', '.join(invalid[:3])}.",
+            "Take a checkpoint from before the training diverged.",
+        )
+
+
+def _statistics(modules: list[nn.Module]) -> Iterator[Finding]:
+    norms = [module for module in modules if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    fresh = [module for module in norms if _untouched(module)]
+    if fresh:
+        yield Finding(
+            Level.WARNING,
+            "batch norm",
+            f"{len(fresh)} of {len(norms)} BatchNorm layers have the running statistics they were made with (0 and 1).",
+            "Check that the checkpoint holds running_mean and running_var, or run the model over training data once in "
+            "training mode.",
+        )
+
+
+def _untouched(module: nn.modules.batchnorm._BatchNorm) -> bool:
+    mean, var = module.running_mean, module.running_var
+    return mean is not None and var is not None and bool((mean == 0).all()) and bool(torch.eq(var, 1).all())

@@ -1,0 +1,8 @@
+"""Let the tests of this folder import its gallery as ``hostile.…``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1]))
