@@ -13,6 +13,7 @@ from smoothcert.classifiers import Ensemble, copying
 from smoothcert.classifiers.agreement import compare
 from smoothcert.classifiers.sealed import Sealed, Sealing
 from smoothcert.sampling.audit import EVERY, Audit
+from smoothcert.sampling.copies import Copies
 from smoothcert.sampling.runtimes import check_copies, prepare
 from smoothcert.types import SmoothcertError, UsageError
 
@@ -133,8 +134,11 @@ def test_members_cannot_change_what_others_see():
 def test_an_audit_notices_a_runtime_that_goes_wrong():
     sealed = Sealed(net())
     audit = Audit(sealed, 10.0)
-    assert not audit.due(EVERY - 1)
-    assert audit.due(1)
+    parts = [Copies(X, Gaussian(0.25), 0, 0, 1, start, 1_000) for start in range(0, 5_000, 1_000)]
+    assert audit.rows(parts[:1]) == [0, 1, 2]  # the first copies of an input
+    assert [audit.rows([part]) for part in parts[1:4]] == [[], [], []]
+    assert audit.rows(parts[4:]) == list(range(0, 1_000, 50))  # due after EVERY copies
+    assert EVERY == 5_000
     right = sealed(COPIES)
     for _ in range(100):
         audit.check(COPIES, right + 1e-7)

@@ -71,5 +71,5 @@ SHARED = [entry for entry in GALLERY if entry.name not in ("test_time_bias", "ru
 @pytest.mark.parametrize("entry", SHARED, ids=lambda entry: entry.name)
 def test_weights_too_large_to_copy(entry: Entry, kind: str, monkeypatch):
     """The same contract where the weights must be shared with the user's model."""
-    monkeypatch.setattr("smoothcert.classifiers.sealed.COPIED_BYTES", 0)
+    monkeypatch.setattr("smoothcert.classifiers.copying.COPIED_BYTES", 0)
     assert verdict(entry, kind, questions(kind, 0)[:2]).problems == ()

@@ -35,8 +35,13 @@ class Disagreement:
         return f"{self.rows} of {self.of} noisy copies differ, logits by up to {self.apart:.2g}"
 
 
-def compare(given: Tensor, expected: Tensor, tolerance: float) -> Disagreement:
+def compare(given: Tensor, expected: Tensor, tolerance: Tensor | float) -> Disagreement:
     """Compare logits of the same rows; a row in which only one of the two is finite differs.
+
+    Args:
+        given: Logits.
+        expected: What they must be.
+        tolerance: How far each may be off (see :func:`rounding`).
 
     Raises:
         UsageError: If they have other shapes.
@@ -48,9 +53,28 @@ def compare(given: Tensor, expected: Tensor, tolerance: float) -> Disagreement:
         )
     given, expected = given.double(), expected.double()
     valid = expected.isfinite().all(dim=1)
-    apart = torch.where(valid[:, None], (given - expected).abs(), 0.0).nan_to_num(nan=torch.inf).amax(dim=1)
-    wrong = (apart > tolerance) | (given.isfinite().all(dim=1) != valid)
-    return Disagreement(int(wrong.sum()), len(given), float(apart.max()))
+    apart = torch.where(valid[:, None], (given - expected).abs(), 0.0).nan_to_num(nan=torch.inf)
+    wrong = (apart > tolerance).any(dim=1) | (given.isfinite().all(dim=1) != valid)
+    return Disagreement(int(wrong.sum()), len(given), float(apart[wrong].max()) if bool(wrong.any()) else 0.0)
+
+
+def rounding(logits: Tensor, eps: float) -> Tensor:
+    """How far rounding may move logits: each by some units in its last place, and all by a part of the usual margin.
+
+    The margin is that of the two largest logits, in the middle of all rows: a class that a model masks with a huge
+    negative number must not make everything look close.
+
+    Args:
+        logits: Logits in double precision.
+        eps: The relative precision that they were computed in.
+    """
+    finite = logits[logits.isfinite().all(dim=1)]
+    if not len(finite) or logits.shape[1] < 2:
+        return torch.zeros_like(logits)
+    top = finite.topk(2, dim=1).values
+    margin, size = (top[:, 0] - top[:, 1]).median(), top.abs().median()
+    allowed: Tensor = 0.3 * eps**0.5 * margin + 100 * eps * (size + logits.abs().nan_to_num(0.0, 0.0, 0.0))
+    return allowed
 
 
 def as_logits(output: Any, rows: int) -> Tensor:

@@ -6,7 +6,9 @@ import functools
 import hashlib
 import sys
 import types
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from enum import Enum
 from typing import Any
 
@@ -189,7 +191,7 @@ class _Reached:
             self._say("enum", str(value))
         elif isinstance(value, Mapping):
             self._entries(value)
-        elif isinstance(value, (list, tuple)):
+        elif isinstance(value, (list, tuple, deque)):
             self._each(type(value).__name__, value)
         elif isinstance(value, (set, frozenset)):
             self._each("set", sorted(value, key=repr))
@@ -217,6 +219,11 @@ class _Reached:
                 if name not in ("__dict__", "__weakref__") and hasattr(value, name):
                     attributes[name] = getattr(value, name)
         self._entries(attributes)
+        if not attributes and not isinstance(value, nn.Module):
+            with suppress(
+                Exception
+            ):  # an iterator or a generator of random numbers tells its state so, a lock does not
+                self._each("state", [part for part in value.__reduce_ex__(4)[1:3] if part is not None])
 
     def _add_function(self, function: types.FunctionType) -> None:
         self._say("function", f"{function.__module__}.{function.__qualname__}")

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from smoothcert.classifiers.agreement import Disagreement, Reference, as_logits, compare, first_line
+from smoothcert.classifiers.agreement import Disagreement, Reference, as_logits, compare, first_line, rounding
 from smoothcert.classifiers.consensus import Consensus
 from smoothcert.classifiers.copying import (
     Forward,
@@ -115,7 +115,7 @@ class Sealed:
         """The logits of each row; the batch may be overwritten."""
         if self.private:
             return self._logits(self._local.model, batch)
-        with _ONE_AT_A_TIME, _own_randomness(batch.device) if self._draws else nullcontext():
+        with _ONE_AT_A_TIME, _own_settings(batch.device) if self._draws else nullcontext():
             return self._logits(self._alone(), batch)
 
     def part(self, module: Forward) -> Sealed:
@@ -139,8 +139,8 @@ class Sealed:
     def verify(self, copies: Tensor) -> Reference:
         """Refuse a classifier that is not a fixed function of one row, as far as noisy copies can show.
 
-        The copies are classified together, again, in another order, and in batches of one to twenty-one; and so by
-        each member of an ensemble and each denoiser, whose faults a vote could hide. A model whose forward pass leaves
+        The copies are classified one by one, together, again, in another order, and in small batches; and so by each
+        member of an ensemble and each denoiser, whose faults a vote could hide. A model whose forward pass leaves
         something on itself, such as a feature map or a counter, is run as a fresh copy for each batch.
 
         Args:
@@ -153,7 +153,7 @@ class Sealed:
             UsageError: If logits depend on anything but the row, or are not logits, or a forward pass changes weights
                 or objects outside of the model.
         """
-        with torch.inference_mode(), _own_randomness(copies.device), _ONE_AT_A_TIME:
+        with torch.inference_mode(), _own_settings(copies.device), _ONE_AT_A_TIME:
             random, kept = torch.get_rng_state(), shared_copy(self.model) if self._copied else None
             before = model_identity(self.model)
             for batch in (copies[:1], copies[:3], copies):
@@ -163,6 +163,12 @@ class Sealed:
             for number in range(len(_parts(self.model))):
                 self._compared(partial(self._of_part, number), copies)
             self._settle(before, kept)
+            parts = _parts(self.model)
+            if self._fresh and len({id(part) for part in parts}) < len(parts):
+                raise UsageError(
+                    "a model that keeps something of its forward pass is used twice in one classifier; give a copy "
+                    "for each use."
+                )
             self._draws = not torch.equal(random, torch.get_rng_state())
             self.private &= not self._draws
         self._known = (Reference(copies.clone(), logits), before)
@@ -177,7 +183,7 @@ class Sealed:
         if self.private or self._known is None:
             return
         reference, identity = self._known
-        with torch.inference_mode(), _own_randomness(reference.copies.device), _ONE_AT_A_TIME:
+        with torch.inference_mode(), _own_settings(reference.copies.device), _ONE_AT_A_TIME:
             now = torch.cat([self._asked(part) for part in _small(reference.copies)])
             same = not compare(now, reference.logits, _REPEAT * self.tolerance(now)).rows
             same = same and model_identity(self.model) == identity
@@ -187,19 +193,15 @@ class Sealed:
                 "state, and do not change it meanwhile."
             )
 
-    def tolerance(self, logits: Tensor) -> float:
-        """How far rounding may move logits: a part of their spread, and some units in the last place of their size."""
-        finite = logits[logits.isfinite().all(dim=1)].double()
-        if not len(finite):
-            return 0.0
-        spread = float((finite - finite.mean(dim=1, keepdim=True)).abs().max())
-        return float(0.3 * self._eps**0.5 * spread + 100 * self._eps * float(finite.abs().max()))
+    def tolerance(self, logits: Tensor) -> Tensor:
+        """How far rounding may move logits of this classifier."""
+        return rounding(logits.double(), self._eps)
 
     def probe(self, shape: Sequence[int]) -> list[list[float]]:
         """What it says of fixed inputs of a shape: the top class of each, its logit, and the mean of all logits."""
         generator = torch.Generator().manual_seed(0)
         inputs = torch.rand((_PROBES, *shape), generator=generator).to(self.device)
-        with torch.inference_mode(), _own_randomness(self.device), _ONE_AT_A_TIME:
+        with torch.inference_mode(), _own_settings(self.device), _ONE_AT_A_TIME:
             logits = self._asked(inputs)
         top = logits.max(dim=1)
         rows = torch.stack([top.indices.double(), top.values, logits.mean(dim=1)], dim=1).nan_to_num(0.0, 0.0, 0.0)
@@ -236,9 +238,16 @@ class Sealed:
         """What ``ask`` finds of each copy in small batches, once it finds the same in other ones."""
 
         def asked(batch: Tensor) -> Tensor:
-            return self._asked(batch, ask).flatten(1)
+            given = self._asked(batch, ask)
+            if given.ndim < 2 or len(given) != len(batch):
+                raise UsageError(
+                    f"each part of the model must give a row for each input, but one gave {tuple(given.shape)} for "
+                    f"{len(batch)}."
+                )
+            return given.flatten(1)
 
-        apart = torch.cat([asked(part) for part in _small(copies)])
+        alone = torch.cat([asked(row) for row in torch.split(copies, 1)])
+        small = torch.cat([asked(part) for part in _small(copies)])
         together, again = asked(copies), asked(copies)
         order = torch.randperm(len(copies), generator=torch.Generator().manual_seed(0)).to(copies.device)
         shuffled = torch.empty_like(together)
@@ -246,10 +255,10 @@ class Sealed:
         _refuse(
             compare(again, together, _REPEAT * self.tolerance(together)), 0, "gives other logits for the same batch"
         )
-        for given in (together, shuffled):
-            found = compare(given, apart, self.tolerance(apart))
+        for given in (small, together, shuffled):
+            found = compare(given, alone, self.tolerance(alone))
             _refuse(found, 1, "gives logits that depend on the other rows of the batch")
-        return apart
+        return small
 
     def _settle(self, before: Mapping[str, Any], kept: Any) -> None:
         """Find out whether forward passes changed the model; if so, take copies from now on.
@@ -331,7 +340,12 @@ def _sizes(rows: int) -> Iterator[int]:
 
 
 @contextmanager
-def _own_randomness(device: torch.device) -> Iterator[None]:
-    """PyTorch's random state is as before when the block ends."""
+def _own_settings(device: torch.device) -> Iterator[None]:
+    """PyTorch's random state and number of threads are as before when the block ends."""
+    threads = torch.get_num_threads()
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        yield
+        try:
+            yield
+        finally:
+            if torch.get_num_threads() != threads:
+                torch.set_num_threads(threads)

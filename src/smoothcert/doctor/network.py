@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from smoothcert.classifiers.copying import depends_on_mode
 from smoothcert.classifiers.identity import modules_in, modules_reached
-from smoothcert.classifiers.sealed import depends_on_mode
 from smoothcert.doctor.findings import Finding, Level
 from smoothcert.models.normalize import Normalize
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from smoothcert.noise import Noise, invalid_rows
-from smoothcert.sampling.audit import ROWS, Audit
+from smoothcert.sampling.audit import Audit
 from smoothcert.sampling.copies import Copies, NoisyCopies
 from smoothcert.sampling.statistics import Statistic
 from smoothcert.sampling.tuning import intra_op_threads
@@ -230,7 +230,7 @@ class Lane:
                     copies.draw(batch, parts)
                     invalid = invalid_rows(batch)  # before a model changes them
                     whole = len(batch) == len(memory)  # else a model could see what lies behind its rows
-                    logits = _classify(source, batch if whole else batch.clone(), stretch, low, invalid)
+                    logits = _classify(source, batch if whole else batch.clone(), parts, stretch, low, invalid)
                 _check(logits, len(batch), source)
                 for statistic, values in zip(source.statistics, stretch.codes, strict=True):
                     values[low : low + len(batch)] = _codes(statistic, logits, invalid)
@@ -271,14 +271,15 @@ class Lane:
         return self._memories[number]
 
 
-def _classify(source: Source, batch: Tensor, stretch: Stretch[Owner], first: int, invalid: Tensor) -> Tensor:
+def _classify(
+    source: Source, batch: Tensor, parts: Sequence[Copies], stretch: Stretch[Owner], first: int, invalid: Tensor
+) -> Tensor:
     """The logits of a batch; valid rows that the classifier leaves undecided are set aside, to get others later.
 
     A classifier may overwrite its batch, so what is needed afterwards is copied before.
     """
-    audited = source.audit is not None and source.audit.due(len(batch))
-    some = slice(None, None, max(len(batch) // ROWS, 1))
-    kept = batch[some].clone() if audited else batch[:0]
+    some = [] if source.audit is None else source.audit.rows(parts)
+    kept = batch[some]
     undecided = None
     if source.cascade is None:
         logits = source.classifier(batch)
@@ -289,7 +290,7 @@ def _classify(source: Source, batch: Tensor, stretch: Stretch[Owner], first: int
         if len(rows):
             places = rows.cpu().numpy() + first
             stretch.undecided.append(Piece(stretch, places, batch[rows], given[rows]))
-    if audited and source.audit is not None:
+    if some and source.audit is not None:
         decided = slice(None) if undecided is None else ~undecided[some]
         source.audit.check(kept[decided], logits[some][decided])
     return logits
