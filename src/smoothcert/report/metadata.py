@@ -23,7 +23,7 @@ KINDS: dict[str, frozenset[str]] = {
 """The values that exist, of the columns that do not hold just any text."""
 
 _SHORT_HASH = 8
-_MOST_VALUES = 4
+_MOST_VALUES = 5
 
 
 @dataclass(frozen=True)
