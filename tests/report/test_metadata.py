@@ -81,6 +81,12 @@ def test_a_hash_is_cut_where_people_read_it():
     assert found.text("model", short=False) == "ab" * 32
 
 
+def test_many_values_are_counted():
+    found = Metadata(seed=tuple(range(64)))
+    assert found.text("seed") == "64 values"
+    assert found.text("seed", short=False).startswith("0+1+2+3+4+")
+
+
 def test_several_runs_shown_as_one():
     one, two = Metadata(runtime=("eager",), seed=(1,)), Metadata(runtime=(None,), seed=(2,), chosen=("n = 100",))
     assert together([one, two]) == Metadata(runtime=("eager", None), seed=(1, 2), chosen=("n = 100",))

@@ -154,7 +154,7 @@ def test_runs_of_mixed_rows_are_noticed():
     assert "m holds rows of several guarantees: global+pointwise." in said
     assert "m holds rows of several runtimes: compiled+eager." in said
     assert "m holds rows of several classifiers: abababab+cdcdcdcd." in said
-    assert "m holds rows of several seeds: 1+2." in said
+    assert "seeds" not in said  # those of shards differ
     assert "b holds" not in said
 
 

@@ -23,6 +23,7 @@ KINDS: dict[str, frozenset[str]] = {
 """The values that exist, of the columns that do not hold just any text."""
 
 _SHORT_HASH = 8
+_MOST_VALUES = 5
 
 
 @dataclass(frozen=True)
@@ -53,13 +54,15 @@ class Metadata:
 
         Args:
             name: The attribute.
-            short: Whether the identity of a classifier is cut to its first characters.
+            short: Whether the identity of a classifier is cut to its first characters, and many values are counted.
 
         Example:
             >>> Metadata(runtime=("compiled", "eager", None)).text("runtime")
             'compiled+eager+unknown'
         """
         values = getattr(self, name)
+        if short and len(values) > _MOST_VALUES:
+            return f"{len(values)} values"
         cut = _SHORT_HASH if name == "model" and short else None
         return "+".join("unknown" if value is None else str(value)[:cut] for value in values)
 

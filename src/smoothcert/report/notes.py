@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 
-from smoothcert.report.metadata import Metadata, together
+from smoothcert.report.metadata import COLUMNS, Metadata, together
 from smoothcert.report.metrics import NORM_TEXT, Outcomes
 from smoothcert.types import Guarantee, Norm
 
@@ -170,7 +170,7 @@ def _meanings(shown: Sequence[Subject]) -> list[str]:
 
 
 def _mixed(shown: Sequence[Subject]) -> list[str]:
-    """Runs whose rows were not all made in the same way."""
+    """Runs whose rows were not all made in the same way; seeds may differ, as those of shards do."""
     sentences = []
     for run in dict.fromkeys(run for each in shown for run in each.runs):
         for what, plural in (
@@ -178,7 +178,6 @@ def _mixed(shown: Sequence[Subject]) -> list[str]:
             ("arithmetic", "kinds of arithmetic"),
             ("runtime", "runtimes"),
             ("model", "classifiers"),
-            ("seed", "seeds"),
         ):
             if len(getattr(run.metadata, what)) > 1:
                 sentences.append(f"{run.name} holds rows of several {plural}: {run.metadata.text(what)}.")
@@ -270,8 +269,7 @@ def csv_columns(shown: Sequence[Subject]) -> tuple[list[str], list[list[str]]]:
     found = []
     for each in shown:
         values = [each.norm.value if each.norm else "unknown"]
-        values += [each.metadata.text(what, short=False) for what in ("guarantee", "arithmetic", "runtime", "model")]
-        values.append(each.metadata.text("seed"))
+        values += [each.metadata.text(what, short=False) for what in COLUMNS]
         totals = [expected_false([run]) for run in each.runs]
         known = [total for total in totals if total is not None]
         complete = len(known) == len(totals)
