@@ -29,7 +29,6 @@ from rich.table import Table
 from smoothcert import models
 from smoothcert.store.parts import parts_of
 
-
 THREADS = 32
 
 
