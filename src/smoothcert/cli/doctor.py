@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich import box
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from smoothcert import models
@@ -60,13 +60,9 @@ def doctor(
     chosen, procedure = noise.build(), how.build()
     smoothed, dataset, _ = load_smoothed(classifier, about, chosen)
     move_models(procedure, smoothed)
-    with Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    ) as bar:
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=len(STEPS))
         found = examine(
             smoothed,

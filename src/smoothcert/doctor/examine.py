@@ -13,7 +13,7 @@ from smoothcert.classifiers.sealed import Sealed
 from smoothcert.doctor.cost import check_runtime, check_time
 from smoothcert.doctor.findings import Clock, Finding, Level, refusal
 from smoothcert.doctor.inputs import Sample, check_labels, check_values, draw_sample
-from smoothcert.doctor.network import check_network, has_normalization
+from smoothcert.doctor.network import check_network, check_normalization, normalizations
 from smoothcert.doctor.noisy import (
     COPIES,
     Trial,
@@ -83,8 +83,7 @@ def examine(
     clock, tell = Clock(seconds), progress or (lambda step: None)
     tell(STEPS[0])
     sample, found = draw_sample(dataset, indices, _INPUTS, clock)
-    found += check_values(sample, smoothed.input_range, has_normalization(smoothed.model))
-    found += check_labels(sample, smoothed.num_classes)
+    found += check_values(sample, smoothed.input_range, bool(normalizations(smoothed.model)))
     tell(STEPS[1])
     found += check_network(smoothed.model)
     if not (sample.x.is_floating_point() and bool(sample.x.isfinite().all())):
@@ -95,7 +94,8 @@ def examine(
     try:
         x = free.check(sample.x[0])
     except SmoothcertError as error:
-        return [*found, refusal("classifier", error)]
+        return [*found, *check_labels(sample, smoothed.num_classes), refusal("classifier", error)]
+    found += check_labels(sample, free.num_classes)
     found.append(
         Finding(
             Level.INFO,
@@ -104,21 +104,14 @@ def examine(
             "in another order, and in batches of other sizes.",
         )
     )
+    found += check_normalization(free.sealed(), sample)
     found.append(check_training(smoothed.noise, trained))
     dimension = x.numel()
     try:
         free.check(sample.x[0], procedure)
-        reach = plan(procedure, smoothed.noise, dimension=dimension)
-        found.append(
-            Finding(
-                Level.INFO,
-                "reach",
-                f"The largest {reach.norm.value} radius that can be proved is {radius_text(reach.largest_radius, 4)}.",
-            )
-        )
-    except UsageError as error:
-        if "there is no plan" not in str(error):
-            found.append(refusal("procedure", error))
+        found += _reach(procedure, smoothed.noise, dimension)
+    except SmoothcertError as error:
+        found.append(refusal("procedure", error))
     tell(STEPS[3])
     sealed = free.sealed()
     assert free.num_classes is not None
@@ -127,7 +120,7 @@ def examine(
     )
     right = top_classes(sealed, looked.x) == looked.y
     found.append(check_accuracy(right, looked, free.num_classes))
-    found += check_scaling(sealed, looked, right)
+    found.append(check_scaling(sealed, looked, smoothed.noise))
     tell(STEPS[4])
     batch = smoothed.batch_size or default_batch_size(x)
     trial = _tried(sealed, sample, smoothed.noise, batch, _VOTES * seconds)
@@ -155,6 +148,16 @@ def _tried(sealed: Sealed, sample: Sample, noise: Noise, batch_size: int, second
     inputs = int(seconds * first.rate / COPIES)
     copies = COPIES if inputs >= _SLOW else COPIES // 2
     return try_votes(sealed, sample.first(min(max(inputs, 5), 100)), noise, copies, batch_size)
+
+
+def _reach(procedure: Procedure, noise: Noise, dimension: int) -> list[Finding]:
+    """The largest radius there can be, for procedures that tell."""
+    try:
+        reach = plan(procedure, noise, dimension=dimension)
+    except UsageError:
+        return []
+    largest = radius_text(reach.largest_radius, 4)
+    return [Finding(Level.INFO, "reach", f"The largest {reach.norm.value} radius that can be proved is {largest}.")]
 
 
 def _forecast(trial: Trial, procedure: Procedure, noise: Noise, dimension: int) -> list[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -40,10 +41,12 @@ def draw_sample(dataset: Indexable, indices: Sequence[int], count: int, clock: C
     Raises:
         UsageError: If the first input is not a tensor of numbers.
     """
-    step = max(len(indices) // count, 1)
+    most = min(count, len(indices))
+    chosen = [indices[place * len(indices) // most] for place in range(most)]
+    random.Random(0).shuffle(chosen)  # so that those read in time are spread over the dataset too
     pairs: list[tuple[int, Tensor, int]] = []
     found: list[Finding] = []
-    for index in indices[::step][:count]:
+    for index in chosen:
         x, label = dataset[index]
         try:
             tensor = torch.as_tensor(x).detach().clone()
@@ -54,6 +57,7 @@ def draw_sample(dataset: Indexable, indices: Sequence[int], count: int, clock: C
         pairs.append((index, tensor, int(label)))
         if clock.left < (1 - _SHARE) * clock.seconds and len(pairs) >= 2:
             break
+    pairs.sort(key=lambda pair: pair[0])
     shape, dtype = pairs[0][1].shape, pairs[0][1].dtype
     fitting = [(index, x, y) for index, x, y in pairs if x.shape == shape and x.dtype == dtype]
     if len(fitting) < len(pairs):

@@ -10,13 +10,48 @@ from torch import Tensor, nn
 
 from smoothcert.classifiers.copying import depends_on_mode
 from smoothcert.classifiers.identity import modules_in, modules_reached
+from smoothcert.classifiers.sealed import Sealed
 from smoothcert.doctor.findings import Finding, Level
+from smoothcert.doctor.inputs import Sample
 from smoothcert.models.normalize import Normalize
 
+_SLACK, _FAR = 1e-3, 0.3  # denoisers give values a little outside of [0, 1]
 
-def has_normalization(model: Any) -> bool:
-    """Whether a normalisation layer of this package is somewhere in the model."""
-    return any(isinstance(module, Normalize) for module in [*modules_in(model), *modules_reached(model)])
+
+def normalizations(model: Any) -> list[Normalize]:
+    """The normalisation layers of this package anywhere in a model."""
+    return [module for module in [*modules_in(model), *modules_reached(model)] if isinstance(module, Normalize)]
+
+
+def check_normalization(sealed: Sealed, sample: Sample) -> Iterator[Finding]:
+    """Look for a normalisation layer behind another one: what reaches it is no longer in [0, 1].
+
+    Such a model may classify well all the same, because many networks do not depend much on the scale of their inputs.
+    """
+    if float(sample.x.min()) < -_SLACK or float(sample.x.max()) > 1 + _SLACK:
+        return  # which is reported already
+    spans: list[tuple[float, float]] = []
+
+    def note(module: nn.Module, given: tuple[Tensor, ...]) -> None:
+        spans.append((float(given[0].min()), float(given[0].max())))
+
+    hooks = [layer.register_forward_pre_hook(note) for layer in normalizations(sealed.model)]
+    try:
+        with torch.inference_mode():
+            sealed.model(sample.x[:20].to(device=sealed.device, dtype=sealed.dtype))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    far = [(low, high) for low, high in spans if low < -_FAR or high > 1 + _FAR]
+    if far:
+        low, high = far[0]
+        yield Finding(
+            Level.WARNING,
+            "normalisation",
+            f"A normalisation layer of the model is given values in [{low:.2f}, {high:.2f}] instead of [0, 1], as if "
+            "the model normalised twice.",
+            "Leave out one of the layers, unless the model was trained with both.",
+        )
 
 
 def check_network(model: Any) -> Iterator[Finding]:
