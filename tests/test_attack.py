@@ -49,6 +49,16 @@ def digits():
     return Smoothed(model.eval(), Gaussian(SIGMA), runtime="eager")
 
 
+def test_under_exact_noise_the_attack_stays_on_the_grid(digits):
+    smoothed = Smoothed(digits.model, Gaussian(SIGMA, grid=256), runtime="eager")
+    test = data.load("digits", split="test")
+    results = attack_dataset(smoothed, test, [0.5], FAST, every=100, progress=False)
+    for result in results:
+        smoothed.noise.check(result.adversarial)
+        assert float(torch.dist(result.adversarial.double(), test[result.index][0].double())) < 0.5
+    assert min(result.distance for result in results if result.outcome is not AttackOutcome.BROKEN) > 0.4
+
+
 @pytest.mark.parametrize("steepness", [0.1, 5.0, 60.0])
 @pytest.mark.parametrize("fresh_noise", [True, False])
 def test_a_linear_classifier_breaks_exactly_beyond_its_true_radius(steepness, fresh_noise):

@@ -108,19 +108,7 @@ def test_help_version_and_no_arguments(run):
 
 
 def test_certify_writes_a_run_and_prints_a_table(run, checkpoint, finished, tmp_path):
-    command = [
-        "certify",
-        checkpoint,
-        "--data",
-        "digits",
-        "--n",
-        500,
-        "--every",
-        100,
-        "--run",
-        tmp_path / "run",
-        "--float",
-    ]
+    command = ["certify", checkpoint, "--data", "digits", "--n", 500, "--every", 100, "--run", tmp_path / "run"]
     code, out, err = run(*command)
     assert code == 0
     assert "| run | ACR |" in out.splitlines()[0] + out
@@ -128,9 +116,11 @@ def test_certify_writes_a_run_and_prints_a_table(run, checkpoint, finished, tmp_
     again = [(row["index"], row["counts"]) for row in load_run(tmp_path / "run").rows()]
     assert again == [(row["index"], row["counts"]) for row in load_run(finished).rows()]
     config = load_run(tmp_path / "run").config
-    assert config["noise"] == {"name": "gaussian", "sigma": 0.25}  # taken from the checkpoint
+    assert config["noise"] == {"name": "gaussian", "sigma": 0.25, "grid": 256}  # the checkpoint's, on the digits' grid
     other = refusal(run(*command, "--sigma", 0.5), 1)
     assert "noise.sigma is 0.25 there and 0.5 here" in other
+    other = refusal(run(*command, "--float"), 1)
+    assert "noise.grid is 256 there and not set here" in other
 
 
 def test_certify_names_its_run_by_default(run, checkpoint, tmp_path, monkeypatch):

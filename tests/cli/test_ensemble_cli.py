@@ -28,7 +28,8 @@ def members(tmp_path_factory):
 
 def counts_of(model, index=0, n=200):
     x = data.load("digits", split="test")[index][0]
-    return list(Smoothed(model, Gaussian(0.25), runtime="eager").certify(x, Cohen(n=n), index=index, seed=0).counts)
+    smoothed = Smoothed(model, Gaussian(0.25, grid=256), runtime="eager")
+    return list(smoothed.certify(x, Cohen(n=n), index=index, seed=0).counts)
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def test_an_unknown_noise_in_a_checkpoint_is_told(run, tmp_path):
     assert "give --sigma for Gaussian noise, or another --noise and its settings" in sentence
 
 
-def test_attack_is_about_l2_only(run, trained):
+def test_attack_is_about_l2_only(run, trained, tmp_path):
     gaussian, uniform = (trained / f"digits-{name}-quick" for name in ("gaussian-0.25", "uniform-0.50"))
     command = ["--data", "digits", "--radii", "0.1", "--max", 1, "--steps", 1, "--copies", 2, "--n", 50]
     assert "the attack is about l2 radii and knows no other norm" in refusal(
@@ -170,6 +170,28 @@ def test_attack_is_about_l2_only(run, trained):
     assert "which uniform noise does not certify (it certifies l1, linf)" in refusal(run("attack", uniform, *command))
     code, _, err = run("attack", gaussian, *command, "--norm", "l2", "--certify-n", 100)
     assert code == 0, err
+    for arithmetic in ("--exact", "--float"):  # of a run, the attack takes the noise as it was drawn
+        place = tmp_path / arithmetic
+        certify = ["certify", gaussian, "--data", "digits", "--n", 100, "--stop", 2, "--run", place]
+        assert run(*certify, arithmetic)[0] == 0
+        code, _, err = run("attack", gaussian, *command, "--run", place)
+        assert code == 0, err
+
+
+def test_data_off_any_grid_is_certified_in_floating_point(run, trained, tmp_path):
+    images, labels = data.load("digits", split="test").arrays()
+    np.savez(tmp_path / "own.npz", x=images.numpy()[:3] * 0.9, y=labels.numpy()[:3])
+    command = ["certify", trained / "digits-gaussian-0.25-quick", "--data", tmp_path / "own.npz", "--n", 50]
+    assert "exact noise needs data on a known grid" in refusal(run(*command, "--run", tmp_path / "run", "--exact"))
+    code, _, err = run(*command, "--run", tmp_path / "run")
+    assert code == 0, err
+    assert load_run(tmp_path / "run").config["noise"] == {"name": "gaussian", "sigma": 0.25}
+    assert {row["arithmetic"] for row in load_run(tmp_path / "run").rows()} == {"float"}
+
+
+def test_training_is_in_floating_point():
+    with pytest.raises(UsageError, match=r"unknown setting 'noise.grid'; Known: noise.name, noise.sigma"):
+        load_recipe("digits-gaussian-0.25-quick", ["noise.grid=255"])
 
 
 def test_plan_names_the_norm(run):
@@ -225,8 +247,8 @@ def test_votes_come_up_as_often_as_the_noise_says(half_space, tmp_path):
     for noise, at, p in (
         (Uniform(0.5), x, 0.7),
         (Uniform(2.0), x, 0.55),
-        (Uniform(0.5, grid=100), x, 0.705),  # what is rounded to 0.5 lies before the edge
-        (Gaussian(0.2, grid=100), x, 0.847133),  # Φ(0.205/0.2)
+        (Uniform(0.5, grid=100), x, 0.695),  # what is rounded to 0.5 is not beyond the edge
+        (Gaussian(0.2, grid=100), x, 0.835219),  # Φ(0.195/0.2)
         (Discrete(0.8, 4), grid, 0.8 + 0.05),  # 0.75 and 1 lie beyond the edge
         (Discrete(0.6, 1), torch.ones(2), 0.6),
     ):

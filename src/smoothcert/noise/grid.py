@@ -54,7 +54,7 @@ class StepTable:
         self._arrays = (np.where(first == last, values[first], np.float32(np.nan)), bounds, values)
         self._tensors: dict[torch.device, list[Tensor]] = {}
 
-    def draw(self, out: Tensor, generator: Generator | None) -> Tensor:
+    def draw(self, out: Tensor, generator: Generator | None) -> Tensor | None:
         """Draw steps.
 
         Args:
@@ -62,7 +62,7 @@ class StepTable:
             generator: The source of randomness, on the device of ``out``.
 
         Returns:
-            The places of the invalid draws.
+            The places of the invalid draws; None without any.
         """
         if out.device not in self._tensors:
             with torch.inference_mode(False):
@@ -77,8 +77,7 @@ class StepTable:
         full.add_(cells.index_select(0, unsettled), alpha=1 << _REST_BITS)
         found = values.index_select(0, torch.searchsorted(bounds, full, right=True))
         out.index_copy_(0, unsettled, found)
-        invalid = _nan_places(found)
-        return unsettled[invalid] if len(invalid) else invalid
+        return unsettled[_nan_places(found)] if math.isnan(found.sum()) else None
 
 
 class _Scratch(threading.local):
@@ -119,7 +118,7 @@ class GridNoise(Noise):
     2023). Another way to round ties gives the same noise, as ε hits a tie with probability 0.
 
     z comes from a :class:`StepTable`, k + z is exact, and the copy follows from k + z by one division. An invalid draw,
-    of probability about 2⁻⁵¹ for a coordinate, makes its copy NaN throughout; such a copy counts as a sample and votes
+    of probability about 2⁻⁵⁰ for a coordinate, makes its copy NaN throughout; such a copy counts as a sample and votes
     for no class. Copies are not clamped.
 
     An input within two units in the last place (of single precision, at 1/G or above) of k/G is taken as k/G, and its
@@ -146,7 +145,7 @@ class GridNoise(Noise):
         wide.add_(start).div_(self.grid)
         if not single:
             out.copy_(wide)
-        if len(invalid):
+        if invalid is not None:
             out[invalid // out[0].numel()] = torch.nan
         return out
 

@@ -128,10 +128,10 @@ def _keys(values: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _settings_of(group: str, name: str) -> dict[str, Any]:
-    """The settings of a method or noise and their types."""
+    """The settings of a method or noise and their types; not the grid of a noise, as training is in floating point."""
     cls = NAMED[group][1][name]
     hints = get_type_hints(cls)
-    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls) if field.name != "grid"}
 
 
 def _checked(key: str, value: Any, kind: Any) -> Any:
