@@ -65,13 +65,19 @@ def finished(checkpoint, tmp_path_factory):
 def test_ctrl_c_says_how_to_continue(checkpoint, tmp_path):
     command = ["certify", checkpoint, "--data", "digits", "--n", 100_000, "--run", tmp_path / "run"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "smoothcert", *map(str, command)], stderr=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-m", "smoothcert", *map(str, command)],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # background jobs ignore it
     )
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "run" / "pending.jsonl").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    try:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "run" / "pending.jsonl").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 130
     assert out == b""
     assert err.decode().endswith("smoothcert: stopped; the same command continues where this one ended.\n")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hostile.entry import EDGE, FAR, LOW, NEAR, SIGMA, Classifier, HalfSpace, first, scores
+from hostile.entry import EDGE, FAR, GRID, LOW, NEAR, SIGMA, Classifier, HalfSpace, first, scores
 from smoothcert import (
     Aces,
     Anytime,
@@ -96,6 +96,7 @@ KINDS: dict[str, Kind] = {
     "plain": Kind(_of(lambda given: given)),
     "small-batches": Kind(lambda given: Smoothed(given, Gaussian(SIGMA), batch_size=20, **_FREE), inputs=(FAR,)),
     "uniform": Kind(lambda given: Smoothed(given, Uniform(0.9), **_FREE)),
+    "exact": Kind(lambda given: Smoothed(given, Gaussian(SIGMA, grid=GRID), **_FREE)),
     "ensemble-first": Kind(_of(lambda given: Ensemble([given, given, HalfSpace()]))),
     "ensemble-last": Kind(_of(lambda given: Ensemble([HalfSpace(), given, given], "hard"))),
     "consensus-1": Kind(_of(lambda given: Consensus([given, HalfSpace(), given], first=1, margin=0.4))),

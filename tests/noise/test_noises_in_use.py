@@ -225,6 +225,8 @@ def test_votes_come_up_as_often_as_the_noise_says(half_space, tmp_path):
     for noise, at, p in (
         (Uniform(0.5), x, 0.7),
         (Uniform(2.0), x, 0.55),
+        (Uniform(0.5, grid=100), x, 0.705),  # what is rounded to 0.5 lies before the edge
+        (Gaussian(0.2, grid=100), x, 0.847133),  # Φ(0.205/0.2)
         (Discrete(0.8, 4), grid, 0.8 + 0.05),  # 0.75 and 1 lie beyond the edge
         (Discrete(0.6, 1), torch.ones(2), 0.6),
     ):

@@ -45,9 +45,10 @@ def votes(model: nn.Module, copies: Tensor, classes: int) -> list[int]:
         (Gaussian(0.3), Cohen(n=130, n0=20)),
         (Gaussian(0.3), Anytime(radius=0.1, n_max=400, n0=20)),
         (Gaussian(0.3), Staged(radius=0.1, stages=(50, 200), n0=20)),
+        (Gaussian(0.3, grid=256), Cohen(n=130, n0=20)),
         (Discrete(0.7, 16), Cohen(n=130, n0=20)),
     ],
-    ids=["cohen", "anytime", "staged", "discrete"],
+    ids=["cohen", "anytime", "staged", "exact", "discrete"],
 )
 def test_the_votes_on_the_copies_are_those_of_the_run(tmp_path, noise, procedure):
     model = BrightColumns()
@@ -62,9 +63,10 @@ def test_the_votes_on_the_copies_are_those_of_the_run(tmp_path, noise, procedure
         assert torch.equal(noisy_copies(run, row, x, 7), copies[:7])
 
 
-def test_a_noise_of_its_own_for_every_input(tmp_path):
+@pytest.mark.parametrize("grid", [None, 256])
+def test_a_noise_of_its_own_for_every_input(tmp_path, grid):
     model = BrightColumns()
-    smoothed = PerInput(model, Gaussian(0.3), GridSigma(grid=(0.1, 0.3, 0.9), n=10), runtime="eager")
+    smoothed = PerInput(model, Gaussian(0.3, grid), GridSigma(grid=(0.1, 0.3, 0.9), n=10), runtime="eager")
     run = certify_dataset(smoothed, DIGITS, Cohen(n=100, n0=20), run=tmp_path, every=60, progress=False, seed=0)
     rows = run.rows()
     assert len({row["sigma"] for row in rows}) > 1

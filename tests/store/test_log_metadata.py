@@ -59,12 +59,12 @@ def test_columns_are_found_by_name(tmp_path):
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("norm", "l7", "is none of l0, l1, l2, linf"),
-        ("norm", "L2", "is none of"),
-        ("norm", "<script>", "is none of"),
-        ("guarantee", "total", "is none of global, pointwise, memory, routed"),
-        ("guarantee", "=1+1", "is none of"),
-        ("arithmetic", "double", "is none of exact, float"),
+        ("norm", "l7", "is not one of l0, l1, l2, linf"),
+        ("norm", "L2", "is not one of"),
+        ("norm", "<script>", "is not one of"),
+        ("guarantee", "total", "is not one of global, pointwise, memory, routed"),
+        ("guarantee", "=1+1", "is not one of"),
+        ("arithmetic", "double", "is not one of exact, float"),
         ("runtime", "a\x1b[2J", "is not the name of a runtime"),
         ("runtime", "=cmd()", "is not the name of a runtime"),
         ("runtime", "x" * 101, "is not the name of a runtime"),

@@ -72,7 +72,7 @@ class Consensus(nn.Module):
             _SAME_CLASSES.add(self)
         logits, undecided = self.split(given)
         if self.rest is not None and bool(undecided.any()):
-            logits[undecided] = self.join(given[undecided], self.rest(x[undecided]))
+            logits[undecided] = self.join(given[undecided], self.rest(x[undecided])).to(logits.dtype)
         return logits
 
     def parts(self) -> list[nn.Module]:

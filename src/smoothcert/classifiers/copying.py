@@ -43,8 +43,9 @@ class PerThread(threading.local):
 
 
 def own_copy(model: Forward) -> Any:
-    """A copy that shares nothing with the model but large weights; None where it cannot be copied, as a function."""
-    shared = weights_in(model) if sum(map(_size, weights_in(model))) > COPIED_BYTES else []
+    """A copy that shares nothing with the model but large parameters; None where it cannot be copied, as a function."""
+    large = sum(map(_size, weights_in(model))) > COPIED_BYTES
+    shared = [weight for weight in weights_in(model) if isinstance(weight, nn.Parameter)] if large else []
     copied = _copied(model, shared)
     return None if copied is model else copied
 

@@ -112,14 +112,18 @@ def all_logits(members: Sequence[nn.Module] | nn.ModuleList, x: Tensor) -> list[
     Raises:
         UsageError: If members disagree on the number of classes.
     """
-    # Each member gets and gives memory that the others cannot overwrite.
-    logits = [member(x.clone()).clone() for member in members]
+    # Each member gets and gives memory that the others cannot overwrite, and votes in at least single precision.
+    logits = [_widened(member(x.clone())) for member in members]
     classes = [given.shape[-1] for given in logits]
     if len(set(classes)) > 1:
         raise UsageError(
             f"the members of an ensemble must have the same classes, but give {', '.join(map(str, classes))} logits."
         )
     return logits
+
+
+def _widened(logits: Tensor) -> Tensor:
+    return logits.to(torch.promote_types(logits.dtype, torch.float32), copy=True)
 
 
 def normalised(weights: Sequence[float], count: int) -> list[float]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -114,8 +114,12 @@ class Sealed:
     def run(self, batch: Tensor) -> Tensor:
         """The logits of each row; the batch may be overwritten."""
         if self.private:
-            return self._logits(self._local.model, batch)
-        with _ONE_AT_A_TIME, _own_settings(batch.device) if self._draws else nullcontext():
+            threads = torch.get_num_threads()
+            logits = self._logits(self._local.model, batch)
+            if torch.get_num_threads() != threads:
+                torch.set_num_threads(threads)
+            return logits
+        with _ONE_AT_A_TIME, _own_settings(batch.device, random=self._draws):
             return self._logits(self._alone(), batch)
 
     def part(self, module: Forward) -> Sealed:
@@ -340,10 +344,10 @@ def _sizes(rows: int) -> Iterator[int]:
 
 
 @contextmanager
-def _own_settings(device: torch.device) -> Iterator[None]:
-    """PyTorch's random state and number of threads are as before when the block ends."""
+def _own_settings(device: torch.device, random: bool = True) -> Iterator[None]:
+    """PyTorch's number of threads, and its random state if asked for, are as before when the block ends."""
     threads = torch.get_num_threads()
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else [], enabled=random):
         try:
             yield
         finally:

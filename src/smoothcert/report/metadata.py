@@ -104,7 +104,7 @@ def read_norm(table: pa.Table) -> Norm | None:
     values = _distinct(table, "norm")
     known = sorted(value for value in values if value is not None)
     if len(known) > 1:
-        raise UsageError(f"the radii are in several norms ({', '.join(known)}); put each norm into a run of its own.")
+        raise UsageError(f"the radii are in several norms ({', '.join(known)}); put each norm into a separate run.")
     return None if None in values else Norm(known[0])
 
 

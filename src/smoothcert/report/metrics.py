@@ -364,7 +364,7 @@ def common_norm(runs: Sequence[Outcomes]) -> Norm | None:
     """The norm that all runs share as far as it is known, so that their radii can stand side by side.
 
     Returns:
-        The norm; None where no run tells it. A run that does not tell it may stand beside others of one norm, but must
+        The norm; None where no run tells it. A run that does not tell it may be shown with others of one norm, but must
         be marked: see ``notes``.
 
     Raises:

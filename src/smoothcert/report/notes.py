@@ -3,11 +3,11 @@
 The rules, for tables and pictures alike:
 
 - Radii in different known norms are never shown together (``metrics.common_norm`` refuses them). A run whose norm is
-  unknown may stand beside runs of one norm, but is marked.
+  unknown may be shown with runs of one norm, but is marked.
 - A line is marked with its guarantee if that is not ``global``, or if the lines differ in it; with its arithmetic if
   the lines differ in that. What is unknown is marked ``unknown`` if another line knows it.
 - Best and runner-up are found among lines of the same norm and the same guarantee. An unknown norm or guarantee counts
-  as a value of its own: published logs, which tell neither, are ranked among themselves and never against runs that do.
+  as a separate value: published logs, which tell neither, are ranked among themselves and never against runs that do.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def groups(sources: Sequence[Source]) -> list[Group]:
 
     Each run joins the first group it fits. A group is about the inputs that all its runs share; what its runs have
     beyond them is left out, and said so in its notes. Runs in different norms are shown apart; one whose norm is
-    unknown stands beside others, marked, only if all that tell their norm have the same one.
+    unknown is shown with others, marked, only if all that tell their norm have the same one.
 
     Args:
         sources: The runs.

@@ -82,7 +82,7 @@ def accuracy_table(
     noise scales are grouped by them, where that is known of all and a scale has several lines.
 
     Radii in different norms do not belong into one column, so runs of different norms are refused; a run whose norm
-    is unknown stands beside others of one norm and is marked. See ``notes`` for markers and ranking.
+    is unknown is shown with others of one norm and is marked. See ``notes`` for markers and ranking.
 
     Args:
         runs: The outcomes of the runs, all in one norm as far as it is known.

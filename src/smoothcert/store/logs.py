@@ -111,7 +111,7 @@ def _one_of(kind: type[Enum]) -> Callable[[str], str]:
     def parse(text: str) -> str:
         values = [each.value for each in kind]
         if text not in values:
-            raise ValueError(f"is none of {', '.join(values)}")
+            raise ValueError(f"is not one of {', '.join(values)}")
         return text
 
     return parse
