@@ -169,3 +169,13 @@ def test_modules_are_found_wherever_an_object_keeps_them():
     net = Net()
     net.options["branch"] = [nn.BatchNorm1d(3), (nn.Dropout(),)]
     assert {type(module) for module in modules_in(net)} == {Net, nn.Linear, nn.BatchNorm1d, nn.Dropout}
+
+
+def test_the_order_of_definitions_in_a_class_does_not_count():
+    """A class that is sent to another process arrives with its attributes sorted."""
+    attributes = {"scale": 2, "forward": lambda self, x: x, "edge": 0.5}
+    first = type("Model", (nn.Module,), dict(attributes))
+    second = type("Model", (nn.Module,), dict(sorted(attributes.items())))
+    other = type("Model", (nn.Module,), {**attributes, "edge": 0.6})
+    assert model_identity(first()) == model_identity(second())
+    assert model_identity(first()) != model_identity(other())

@@ -58,9 +58,10 @@ def certify(path, smoothed=None, procedure=None, dataset=DATA, **options):
     return certify_dataset(smoothed, dataset, procedure or Cohen(n=500), run=path, progress=False, seed=0, **options)
 
 
-def without_time(path) -> list[dict]:
+def without_time(path, *others: str) -> list[dict]:
     """Rows but for what depends on the company of an input: time, and copies drawn ahead for it."""
-    return [{k: v for k, v in row.items() if k not in ("seconds", "consensus")} for row in load_run(path).rows()]
+    left_out = ("seconds", "consensus", *others)
+    return [{k: v for k, v in row.items() if k not in left_out} for row in load_run(path).rows()]
 
 
 OPTIONS = {"batch_size": 100}
@@ -97,8 +98,9 @@ def test_rows_are_those_of_one_process(tmp_path, case):
 def test_members_spread_over_workers(tmp_path):
     smoothed = Smoothed(Ensemble([linear(i) for i in range(3)], "hard"), Gaussian(0.5), batch_size=100)
     certify(tmp_path / "here", smoothed)
-    certify(tmp_path / "there", smoothed, cluster=Cluster(workers=2, spread=True))
-    assert without_time(tmp_path / "there") == without_time(tmp_path / "here")
+    there = certify(tmp_path / "there", smoothed, cluster=Cluster(workers=2, spread=True))
+    assert without_time(tmp_path / "there", "runtime") == without_time(tmp_path / "here", "runtime")
+    assert {row["runtime"] for row in there.rows()} == {"spread"}
 
 
 def test_a_run_moves_between_one_process_and_a_cluster(tmp_path):
@@ -119,20 +121,22 @@ def test_a_run_moves_between_one_process_and_a_cluster(tmp_path):
         ends = pytest.raises(KeyboardInterrupt) if stop < 24 else nullcontext()
         with ends:
             certify(tmp_path / "moved", smoothed, big, dataset=Ending(DATA), cluster=cluster)
-    rows = without_time(tmp_path / "moved")
-    assert rows == without_time(tmp_path / "whole")
+    assert without_time(tmp_path / "moved", "runtime") == without_time(tmp_path / "whole", "runtime")
     assert len(load_run(tmp_path / "moved").info["sessions"]) == 4
 
 
 class Mortal(nn.Module):
-    """Kills the process it runs in, other than its first one, as often as there are files to take away."""
+    """Kills the process it runs in, other than its first one, as often as there are files to take away.
+
+    It survives the checks at the start, which see the first input: all zeros.
+    """
 
     def __init__(self, model: nn.Module, lives) -> None:
         super().__init__()
         self.model, self.lives, self.home = model, str(lives), os.getpid()
 
     def forward(self, x: Tensor) -> Tensor:
-        if os.getpid() != self.home and len(x) > 50:
+        if os.getpid() != self.home and len(x) > 50 and x.mean() > 0.2:
             for life in sorted(os.listdir(self.lives)):
                 try:
                     os.remove(os.path.join(self.lives, life))
@@ -161,7 +165,7 @@ def test_the_inputs_of_a_lost_worker_go_to_others(tmp_path, spread):
         certify(tmp_path / "there", smoothed, cluster=Cluster(workers=2, spread=spread))
     assert os.listdir(tmp_path / "lives") == []
     certify(tmp_path / "here", smoothed)
-    assert without_time(tmp_path / "there") == without_time(tmp_path / "here")
+    assert without_time(tmp_path / "there", "runtime") == without_time(tmp_path / "here", "runtime")
 
 
 @pytest.mark.filterwarnings("ignore:a worker was lost")
@@ -189,7 +193,9 @@ def test_an_error_of_the_model_is_one_sentence(tmp_path):
     home = os.getpid()
 
     def fails(x):
-        if os.getpid() != home:
+        if (
+            os.getpid() != home and len(x) > 50 and x.mean() > 0.2
+        ):  # not yet in the checks, which see the first input: all zeros
             raise KeyError("no such layer")
         return x.flatten(1)[:, :4]
 

@@ -139,7 +139,6 @@ def test_runs_that_are_no_shards_are_refused(shards, tmp_path):
     [
         ({"smoothed": make(0.25), "start": 3, "shard": (3, 3)}, r"noise.sigma is 0.5 there and 0.25 here"),
         ({"start": 3, "shard": (3, 4)}, "inputs.shard is 3 there and 4 here"),
-        ({"start": 3, "seed": 1, "shard": (3, 3)}, "seed is 0 there and 1 here"),
         ({"start": 2, "shard": (3, 3)}, "inputs.start is 3 there and 2 here"),
     ],
 )

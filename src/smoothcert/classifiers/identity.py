@@ -261,7 +261,8 @@ class _Reached:
         self._say("class", f"{kind.__module__}.{kind.__qualname__}")
         for each in kind.__mro__:
             if not _by_name(each.__module__):
-                self._entries({name: held for name, held in vars(each).items() if name not in _OF_CLASSES})
+                names = sorted(vars(each).keys() - _OF_CLASSES)  # a class that was sent here may have another order
+                self._entries({name: vars(each)[name] for name in names})
 
     def _entries(self, entries: Mapping[Any, Any]) -> None:
         self._say("entries", str(len(entries)))

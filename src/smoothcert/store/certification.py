@@ -29,6 +29,8 @@ from smoothcert.sampling import BLOCK
 from smoothcert.sampling.copies import input_digest
 from smoothcert.sampling.ray import Cluster
 from smoothcert.sampling.spread import require_members, spread
+from smoothcert.store.parts import parts_of, read_part
+from smoothcert.store.pending import read_pending
 from smoothcert.store.run import Run, RunWriter, certificate_row, load_run, open_run
 from smoothcert.types import ABSTAIN, Certificate, RunError, UsageError
 
@@ -160,10 +162,22 @@ def certify_dataset(
 
 
 def known_seed(run: str | os.PathLike[str]) -> int | None:
-    """The seed of the run in a folder, or a fresh one where there is none yet; None for one merged of several."""
-    if not (Path(run) / "run.json").exists():
-        return fresh_seed()
-    return load_run(run).settings.get("seed")
+    """The seed of the run in a folder, or a fresh one where there is none yet; None for one merged of several.
+
+    Raises:
+        RunError: If a file of the run is damaged.
+    """
+    folder = Path(run)
+    if (folder / "run.json").exists():
+        return load_run(run).settings.get("seed")
+    rows = read_pending(folder).rows  # where run.json was lost, the rows tell
+    for part in parts_of(folder):
+        rows = [*rows, *read_part(part, ["index", "seed"]).to_pylist()]
+    seeds = {row.get("seed") for row in rows}
+    if len(seeds) > 1:
+        return None
+    seed = seeds.pop() if seeds else None
+    return fresh_seed() if seed is None else seed
 
 
 def _refuse_other_data(run: str | os.PathLike[str], dataset: Indexable, rows: Sequence[Mapping[str, Any]]) -> None:
