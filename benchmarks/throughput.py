@@ -2,8 +2,9 @@
 
 Contenders take short turns, one after the other, over and over, so that a machine busy with other work slows all of
 them alike; a rate is the median of the turns, a ratio the median over the rounds. Certification and the bare forward
-pass then race each other alone, in more and longer turns, as they are close. The peer is the
-adversarial-robustness-toolbox (extra ``bench``).
+pass then race each other alone, in more and longer turns, as they are close; so does certification without the seal
+(no identity, checks or audit), and the column "seal" is what these cost of an input at n = 100 000, sealing the model
+for each input included. The peer is the adversarial-robustness-toolbox (extra ``bench``).
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ from rich.console import Console
 from rich.table import Table
 
 from smoothcert import Cohen, Gaussian, Smoothed, models
-from smoothcert.sampling.runtimes import Runtime
+from smoothcert.certify import Task
+from smoothcert.classifiers.sealed import Sealed
+from smoothcert.sampling import Job, Pool, Source
+from smoothcert.sampling.runtimes import Runtime, check_copies
 from smoothcert.sampling.tuning import intra_op_threads
 
 SIGMA = 0.5
@@ -73,6 +77,21 @@ def peer(model: torch.nn.Module, x: torch.Tensor, n: int, batch: int) -> Callabl
     return run
 
 
+def unsealed(smoothed: Smoothed, runtime: Runtime, x: torch.Tensor, n: int) -> None:
+    """Certification by the same loop and runtime, without identity, checks and audit."""
+    procedure = Cohen(n=n, n0=1)
+    source = Source(runtime.run, smoothed.noise, 10, procedure.statistics, runtime.batch_size)
+    pool = Pool([source], 0, runtime.workers, runtime.threads)
+    task = Task(smoothed.noise, 10, x.numel(), 0, 0, x)
+    for _ in pool.run([Job(0, x, procedure.certify(task))]):
+        pass
+
+
+def seal(model: torch.nn.Module, x: torch.Tensor) -> None:
+    """What sealing a model costs once: a copy, its identity, and the checks."""
+    Sealed(model).verify(check_copies(x, Gaussian(SIGMA)))
+
+
 def seconds(contenders: dict[str, Callable[[], object]], turns: int) -> dict[str, list[float]]:
     """The time of each turn of each contender, after one to warm up."""
     for run in contenders.values():
@@ -104,6 +123,8 @@ def measure(name: str, n: int, n_limit: int) -> dict[str, object]:
     limit = {
         "certify": lambda: smoothed.certify(x, Cohen(n=n_limit, n0=1)),
         "forward": lambda: forward_only(runtime, noise, threads),
+        "unsealed": lambda: unsealed(smoothed, runtime, x, n_limit),
+        "seal": lambda: seal(model, x),
     }
     contenders: dict[str, Callable[[], object]] = {"certify": lambda: smoothed.certify(x, Cohen(n=n, n0=1))}
     for batch in (128, 400, 1000):
@@ -119,6 +140,9 @@ def measure(name: str, n: int, n_limit: int) -> dict[str, object]:
         smoothed.certify(x, Cohen(n=100_000))
         whole = 100_100 / (time.perf_counter() - begin)
     rates = {key: n / statistics.median(turns) for key, turns in times.items()}
+    once = statistics.median(limit_times.pop("seal"))
+    running = ratio(limit_times["certify"], limit_times["unsealed"]) - 1
+    bare = n_limit / statistics.median(limit_times["unsealed"])
     rates |= {f"{key} (limit)": n_limit / statistics.median(turns) for key, turns in limit_times.items()}
     best = {kind: max((r for k, r in rates.items() if k.startswith(kind)), default=None) for kind in ("loop", "peer")}
     rival = max((key for key in times if key != "certify"), key=lambda key: rates[key])
@@ -133,6 +157,8 @@ def measure(name: str, n: int, n_limit: int) -> dict[str, object]:
         **best,
         "over best of loop and peer": ratio(times[rival], times["certify"]),
         "of forward": ratio(limit_times["forward"], limit_times["certify"]),
+        "seconds to seal": once,
+        "seal and audit at n = 100 000": running + once * bare / 100_000,
         "all": rates,
     }
 
@@ -141,14 +167,15 @@ def main() -> None:
     results = {name: measure(name, *n) for name, n in MODELS.items()}
     print(json.dumps({"benchmark": "throughput", "threads": torch.get_num_threads(), "results": results}))
     table = Table(title=f"Noisy samples per second (medians of {TURNS} turns)")
-    for column in ("model", "runtime", "certify", "forward", "loop", "peer", "÷ best rival", "÷ forward"):
+    for column in ("model", "runtime", "certify", "forward", "loop", "peer", "÷ best rival", "÷ forward", "seal"):
         table.add_column(column, justify="right")
     for name, r in results.items():
         figures = [
             f"{r[key]:,.0f}" if r[key] is not None else "missing" for key in ("certify", "forward", "loop", "peer")
         ]
         ratios = [f"{r[key]:.2f}" for key in ("over best of loop and peer", "of forward")]
-        table.add_row(name, f"{r['runtime']} {r['batch_size']}", *figures, *ratios)
+        cost = f"{r['seal and audit at n = 100 000']:+.1%}"
+        table.add_row(name, f"{r['runtime']} {r['batch_size']}", *figures, *ratios, cost)
     Console().print(table)
 
 

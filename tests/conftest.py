@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from smoothcert import cli
 
@@ -70,6 +71,33 @@ def threes() -> Threes:
 @pytest.fixture
 def exact_logits() -> ExactLogits:
     return ExactLogits()
+
+
+class Forwards:
+    """Every forward pass of a module while a test runs, seen from outside: to count in the module would be state."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[nn.Module, int]] = []
+
+    def note(self, module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+        self.seen.append((module, len(arguments[0])))
+
+    @property
+    def modules(self) -> list[nn.Module]:
+        return [module for module, _ in self.seen]
+
+    def batches(self, kind: type[nn.Module]) -> list[int]:
+        """The sizes of the batches that modules of a kind were given."""
+        return [size for module, size in self.seen if isinstance(module, kind)]
+
+
+@pytest.fixture
+def forwards():
+    """What runs: copies of modules, as those of the user never do."""
+    forwards = Forwards()
+    handle = register_module_forward_pre_hook(forwards.note)
+    yield forwards
+    handle.remove()
 
 
 @pytest.fixture

@@ -66,10 +66,11 @@ def test_nobody_imports_the_command_line():
 @pytest.mark.parametrize(
     ("folder", "shared", "registry"),
     [
-        ("noise", {"base"}, {type_.__module__ for type_ in NOISES.values()}),
+        ("noise", {"base", "grid", "thresholds"}, {type_.__module__ for type_ in NOISES.values()}),
         (
             "certify",
-            {"base", "memory", "per_input", "plan", "remote", "router", "smoothed", "targets"},
+            {"base", "cores", "inputs"}
+            | {"memory", "per_input", "plan", "remote", "router", "simultaneous", "smoothed", "targets"},
             {type_.__module__ for type_ in PROCEDURES.values()},
         ),
         ("training/methods", {"base"}, {loss.__module__ for loss in METHODS.values()}),

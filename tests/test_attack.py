@@ -64,8 +64,8 @@ def test_a_linear_classifier_breaks_exactly_beyond_its_true_radius(steepness, fr
         at = torch.randn(16, generator=generator)
         x = at + w * (distance - (w @ at - 0.3))
         true, label = abs(distance), int(distance > 0)
-        below = attack_input(smoothed, x, label, true - 0.02, settings, index=index)
-        above = attack_input(smoothed, x, label, true + 0.02, settings, index=index)
+        below = attack_input(smoothed, x, label, true - 0.02, settings, index=index, seed=0)
+        above = attack_input(smoothed, x, label, true + 0.02, settings, index=index, seed=0)
         assert below.outcome is AttackOutcome.CORRECT
         assert above.outcome is AttackOutcome.BROKEN
         assert above.prediction.label == 1 - label
@@ -75,7 +75,7 @@ def test_a_linear_classifier_breaks_exactly_beyond_its_true_radius(steepness, fr
 def test_points_stay_in_the_ball_and_in_the_range(digits):
     pixels = data.load("digits")
     radii = [0.3, 2.0, 1.0]
-    results = attack_dataset(digits, pixels, radii, replace(FAST, restarts=2), stop=6, progress=False)
+    results = attack_dataset(digits, pixels, radii, replace(FAST, restarts=2), stop=6, progress=False, seed=0)
     assert [(r.index, r.radius) for r in results] == [(i, r) for i in range(6) for r in sorted(radii)]
     moved = 0
     for result in results:
@@ -106,7 +106,7 @@ class Coarse(nn.Module):
 def test_coarse_rounding_does_not_lead_out_of_the_ball(radius):
     x = torch.rand(300, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
     model = Coarse()
-    result = attack_input(Smoothed(model, Gaussian(0.1)), x, int(model(x[None]).argmax()), radius, FAST)
+    result = attack_input(Smoothed(model, Gaussian(0.1)), x, int(model(x[None]).argmax()), radius, FAST, seed=0)
     assert result.adversarial.dtype == torch.bfloat16
     assert 0 < float((result.adversarial.double() - x.double()).norm()) < radius
 
@@ -123,7 +123,7 @@ def test_randomness_depends_on_seed_index_and_radius_only(digits):
     alone = found(stop=8, settings={"rows": 1})
     some = found(start=1, stop=8, every=3)
     with_another_radius = [r for r in found(stop=8, radii=[0.4, 1e-4]) if r.radius == 0.4]
-    single = attack_input(digits, *pixels[4], 0.4, settings, index=4)
+    single = attack_input(digits, *pixels[4], 0.4, settings, index=4, seed=0)
     for others in (alone, some, with_another_radius, [single]):
         assert len(others) in (8, 3, 1)
         for other in others:
@@ -141,8 +141,8 @@ def test_broken_stays_broken_at_larger_radii():
     band = Smoothed(Line(lambda x: (x - 0.3) ** 2 - 0.01), Gaussian(0.02), input_range=None)
     one_leap = replace(FAST, steps=1)  # at radius 1 it leaps over the band where the class is another
     x = torch.zeros(1)
-    assert attack_input(band, x, 1, 1.0, one_leap).outcome is AttackOutcome.CORRECT
-    small, medium, large = attack_dataset(band, [(x, 1)], [1.0, 0.3, 0.1], one_leap, progress=False)
+    assert attack_input(band, x, 1, 1.0, one_leap, seed=0).outcome is AttackOutcome.CORRECT
+    small, medium, large = attack_dataset(band, [(x, 1)], [1.0, 0.3, 0.1], one_leap, progress=False, seed=0)
     assert (small.radius, small.outcome) == (0.1, AttackOutcome.CORRECT)
     assert (medium.radius, medium.outcome) == (0.3, AttackOutcome.BROKEN)
     assert (large.radius, large.outcome) == (1.0, AttackOutcome.BROKEN)
@@ -151,13 +151,13 @@ def test_broken_stays_broken_at_larger_radii():
 
 def test_what_is_wrong_from_the_start_is_broken_where_it_stands(half_space):
     smoothed = Smoothed(half_space, Gaussian(0.1))
-    results = attack_dataset(smoothed, [(torch.tensor([0.9]), 0)], [0.1, 0.2], FAST, progress=False)
+    results = attack_dataset(smoothed, [(torch.tensor([0.9]), 0)], [0.1, 0.2], FAST, progress=False, seed=0)
     assert [(r.outcome, r.distance, r.prediction.label) for r in results] == [(AttackOutcome.BROKEN, 0.0, 1)] * 2
 
 
 def test_an_undecided_vote_breaks_nothing(half_space):
     smoothed = Smoothed(half_space, Gaussian(0.1))
-    result = attack_input(smoothed, torch.tensor([0.5]), 1, 1e-4, FAST)
+    result = attack_input(smoothed, torch.tensor([0.5]), 1, 1e-4, FAST, seed=0)
     assert result.outcome is AttackOutcome.ABSTAINED
     assert result.prediction.label == ABSTAIN
 
@@ -168,18 +168,24 @@ def test_restarts_find_what_the_gradient_at_the_input_hides():
 
     smoothed = Smoothed(Line(margin), Gaussian(0.02), input_range=None)
     x = torch.zeros(1)
-    assert attack_input(smoothed, x, 1, 0.6, FAST).outcome is AttackOutcome.CORRECT
-    assert attack_input(smoothed, x, 1, 0.6, replace(FAST, restarts=8)).outcome is AttackOutcome.BROKEN
+    assert attack_input(smoothed, x, 1, 0.6, FAST, seed=0).outcome is AttackOutcome.CORRECT
+    assert attack_input(smoothed, x, 1, 0.6, replace(FAST, restarts=8), seed=0).outcome is AttackOutcome.BROKEN
 
 
 def test_empirical_accuracy_is_at_least_certified_accuracy(digits):
     pixels, radii = data.load("digits"), (0.25, 0.5, 1.0)
     results = attack_dataset(
-        digits, pixels, radii, AttackSettings(steps=10, copies=16, n=500), every=25, progress=False
+        digits,
+        pixels,
+        radii,
+        AttackSettings(steps=10, copies=16, n=500),
+        every=25,
+        progress=False,
+        seed=0,
     )
     procedure = Cohen(n=2_000)
     inputs = ((index, pixels[index][0]) for index in range(0, len(pixels), 25))
-    proved = {job.index: answer for job, answer in digits.run(inputs, procedure, procedure.certify)}
+    proved = {job.index: answer for job, answer in digits.run(inputs, procedure, procedure.certify, seed=0)}
     broken, certified = [], []
     for radius in radii:
         here = [r for r in results if r.radius == radius]
@@ -195,15 +201,15 @@ def test_empirical_accuracy_is_at_least_certified_accuracy(digits):
 
 def test_a_contradiction_is_a_sure_other_class_inside_the_certified_ball(half_space):
     smoothed = Smoothed(half_space, Gaussian(0.1))
-    broken = attack_input(smoothed, torch.tensor([0.6]), 1, 0.3, FAST)
+    broken = attack_input(smoothed, torch.tensor([0.6]), 1, 0.3, FAST, seed=0)
     assert broken.outcome is AttackOutcome.BROKEN
     assert broken.contradicts(1, 0.3)
     assert not broken.contradicts(1, 0.29)  # the certificate does not reach that far
     assert not broken.contradicts(0, 1.0)  # the class it says
     assert not broken.contradicts(ABSTAIN, 0.0)
-    undecided = attack_input(smoothed, torch.tensor([0.5]), 1, 1e-4, FAST)
+    undecided = attack_input(smoothed, torch.tensor([0.5]), 1, 1e-4, FAST, seed=0)
     assert not undecided.contradicts(1, 1.0)
-    correct = attack_input(smoothed, torch.tensor([0.9]), 1, 0.1, FAST)
+    correct = attack_input(smoothed, torch.tensor([0.9]), 1, 0.1, FAST, seed=0)
     assert not correct.contradicts(1, 1.0)
     assert correct.contradicts(0, 1.0)  # a certificate of a class that is not the label
 
@@ -215,8 +221,8 @@ def test_the_model_is_left_as_it_was():
     before = {name: value.clone() for name, value in model.state_dict().items()}
     smoothed = Smoothed(model, Gaussian(SIGMA))
     pixels = data.load("digits")
-    first = attack_dataset(smoothed, pixels, [0.5], FAST, stop=3, progress=False)
-    assert outcomes(first) == outcomes(attack_dataset(smoothed, pixels, [0.5], FAST, stop=3, progress=False))
+    first = attack_dataset(smoothed, pixels, [0.5], FAST, stop=3, progress=False, seed=0)
+    assert outcomes(first) == outcomes(attack_dataset(smoothed, pixels, [0.5], FAST, stop=3, progress=False, seed=0))
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert [module.training for module in model] == [True, False, True, True]
     assert [weight.requires_grad for weight in model[3].parameters()] == [True, False]
@@ -228,7 +234,7 @@ def test_gradients_that_are_no_numbers_move_nothing():
         return (1.0 - x) * torch.where(x > 0.55, torch.nan, 1.0)
 
     smoothed = Smoothed(Line(margin), Gaussian(0.05), input_range=None)
-    result = attack_input(smoothed, torch.tensor([0.0]), 1, 1.0, FAST)
+    result = attack_input(smoothed, torch.tensor([0.0]), 1, 1.0, FAST, seed=0)
     assert result.adversarial.isfinite().all()
     assert 0.1 < result.distance < 1.0
 
@@ -236,10 +242,10 @@ def test_gradients_that_are_no_numbers_move_nothing():
 def test_adversarial_inputs_can_be_dropped_and_inputs_differ_in_shape():
     smoothed = Smoothed(lambda x: torch.stack([0 * x.mean(1), x.mean(1) - 0.5], dim=1), Gaussian(0.1))
     mixed = [(torch.full((size,), 0.6), 1) for size in (4, 4, 9)]
-    results = attack_dataset(smoothed, mixed, [0.05, 0.6], FAST, progress=False)
+    results = attack_dataset(smoothed, mixed, [0.05, 0.6], FAST, progress=False, seed=0)
     assert [r.adversarial.numel() for r in results] == [4, 4, 4, 4, 9, 9]
     assert [r.outcome.value for r in results] == ["correct", "broken"] * 3
-    dropped = attack_dataset(smoothed, mixed, [0.05, 0.6], FAST, progress=False, keep=False)
+    dropped = attack_dataset(smoothed, mixed, [0.05, 0.6], FAST, progress=False, keep=False, seed=0)
     assert [r.adversarial for r in dropped] == [None] * 6
     assert outcomes(dropped) == outcomes(results)
 

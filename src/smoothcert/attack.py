@@ -246,7 +246,7 @@ class _Attack:
             loss = self._loss(targets, radius, len(ends), 0)
             highest = torch.stack([loss(end) for end in ends]).nan_to_num(nan=-math.inf).argmax(0).cpu()
         chosen = ends[highest, torch.arange(len(targets))]
-        return [_within(target.x, end, radius) for target, end in zip(targets, chosen, strict=True)]
+        return [self._within(target.x, end, radius) for target, end in zip(targets, chosen, strict=True)]
 
     def _ascend(self, targets: Sequence[_Target], radius: float, restart: int) -> Tensor:
         x = at = torch.stack([target.x for target in targets])
@@ -290,11 +290,11 @@ class _Attack:
             results[job.index] = AttackResult(job.index, target.label, 0.0, outcome, answer, distance, point.cpu())
         return results
 
-
-def _within(x: Tensor, point: Tensor, radius: float) -> Tensor:
-    """The point, drawn towards ``x`` until it is inside the ball, rounding included."""
-    for slack in (1e-6, 1e-4, 1e-2, 0.1):
-        inside = (x.double() + shorten((point.double() - x.double())[None], radius * (1 - slack))[0]).to(x.dtype)
-        if torch.dist(x.double(), inside.double()) < radius:
-            return inside
-    return x
+    def _within(self, x: Tensor, point: Tensor, radius: float) -> Tensor:
+        """The point, drawn towards ``x`` until it is inside the ball, rounding included; on the noise's grid."""
+        for slack in (1e-6, 1e-4, 1e-2, 0.1, 0.3):
+            inside = (x.double() + shorten((point.double() - x.double())[None], radius * (1 - slack))[0]).to(x.dtype)
+            inside = self.smoothed.noise.nearest(inside)
+            if torch.dist(x.double(), inside.double()) < radius:
+                return inside
+        return x

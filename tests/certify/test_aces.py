@@ -83,7 +83,7 @@ def test_certificate_and_prediction_equal_the_algorithms_in_plain_steps(theta, n
         expected = (c, float(NOISE.radius(min(p_s, p_a))))
     elif (s == 0 and p_s > 0.5) or (c == core_class and p_a > 0.5):
         expected = (core_class, 0.0)
-    given = smoothed.certify(X, procedure)
+    given = smoothed.certify(X, procedure, seed=0, index=0)
     assert (given.label, given.radius) == expected
     assert given.guarantee is Guarantee.ROUTED
     assert given.alpha_split == {"selector": 0.005, "top class": 0.005}
@@ -102,7 +102,7 @@ def test_certificate_and_prediction_equal_the_algorithms_in_plain_steps(theta, n
         predicted = int(first)
     elif (choice[0] > choice[1] and sure) or (first == core_class and rho <= 0.005):
         predicted = core_class
-    assert smoothed.predict(X, procedure).label == predicted
+    assert smoothed.predict(X, procedure, seed=0, index=0).label == predicted
 
 
 def scripted(classes, scores, theta=0.5, core=None, alpha=0.001):
@@ -115,7 +115,9 @@ def scripted(classes, scores, theta=0.5, core=None, alpha=0.001):
         return Votes(request.n, votes), Votes(request.n, tuple(bins.tolist()))
 
     logits = torch.eye(len(classes))
-    procedure = Aces(core=None if core is None else (lambda x: logits[core][None]), theta=theta, n=10_000, alpha=alpha)
+    procedure = Aces(
+        core=None if core is None else (lambda x: logits[core].expand(len(x), -1)), theta=theta, n=10_000, alpha=alpha
+    )
     task = Task(Gaussian(0.5), len(classes), 4, 0, 0, X)
     return answer(procedure.certify(task), draw), answer(procedure.predict(task), draw)
 
@@ -144,12 +146,14 @@ def test_the_core_needs_a_sure_choice_to_be_predicted():
 
 def test_theta_one_is_cohen_at_half_alpha_and_theta_zero_is_the_core():
     smoothed, core = Smoothed(linear(1), NOISE, runtime="eager"), linear(3)
-    plain = smoothed.certify(X, Cohen(n=2000, alpha=0.005))
-    everything = smoothed.certify(X, Aces(core=core, theta=1.0, n=2000, alpha=0.01))
+    plain = smoothed.certify(X, Cohen(n=2000, alpha=0.005), seed=0, index=0)
+    everything = smoothed.certify(X, Aces(core=core, theta=1.0, n=2000, alpha=0.01), seed=0, index=0)
     top = float(NOISE.radius(lower_bound(2000, 2000, 0.005)))
     assert (everything.label, everything.radius) == (plain.label, min(plain.radius, top))
     with torch.no_grad():
-        assert smoothed.certify(X, Aces(core=core, theta=0.0, n=2000)).label == int(core(X.double()[None]).argmax())
+        assert smoothed.certify(X, Aces(core=core, theta=0.0, n=2000), seed=0, index=0).label == int(
+            core(X.double()[None]).argmax()
+        )
 
 
 @pytest.mark.parametrize("noise", [NOISE, Uniform(0.5)])
@@ -157,7 +161,7 @@ def test_certifiers_and_noises_compose(noise):
     members = [linear(seed) for seed in (1, 2, 3)]
     for certifier in (Ensemble(members), Consensus(members, 2)):
         smoothed = Smoothed(certifier, noise, runtime="eager", batch_size=64)
-        certificate = smoothed.certify(X, Aces(core=members[0], theta=0.9, n=1000))
+        certificate = smoothed.certify(X, Aces(core=members[0], theta=0.9, n=1000), seed=0, index=0)
         assert sum(certificate.routing.counts) == sum(certificate.counts) == 1000
         assert certificate.norm is noise.norms[0]
 
@@ -168,7 +172,7 @@ def test_invalid_logits_choose_nobody():
         logits[x[:, 0] > 0.2] = torch.nan
         return logits
 
-    certificate = Smoothed(broken, NOISE).certify(X, Aces(theta=1.0, n=1000))
+    certificate = Smoothed(broken, NOISE).certify(X, Aces(theta=1.0, n=1000), seed=0, index=0)
     assert certificate.routing.n == 1000
     assert sum(certificate.routing.counts) == sum(certificate.counts) < 700
 
@@ -189,7 +193,7 @@ def test_refuses_settings(settings, words):
 
 
 def test_refuses_a_core_of_other_classes():
-    with pytest.raises(UsageError, match=r"has 3 classes; use a core with the same classes"):
+    with pytest.raises(UsageError, match=r"core has 4 classes, but .* has 3; use a core with the same classes"):
         Smoothed(linear(1), NOISE).certify(X, Aces(core=linear(2, classes=4), n=1000))
 
 

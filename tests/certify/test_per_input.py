@@ -80,8 +80,8 @@ def test_certifies_as_smoothed_does_at_the_sigma_chosen(procedure, solver):
 
 def test_no_steps_leave_the_noise_as_it_is():
     x = torch.tensor([0.6, 0.4])
-    chosen = PerInput(Slab(), Gaussian(0.3), OptimizeSigma(steps=0)).certify(x, Cohen(n=500))
-    plain = Smoothed(Slab(), Gaussian(0.3)).certify(x, Cohen(n=500))
+    chosen = PerInput(Slab(), Gaussian(0.3), OptimizeSigma(steps=0)).certify(x, Cohen(n=500), seed=0, index=0)
+    plain = Smoothed(Slab(), Gaussian(0.3)).certify(x, Cohen(n=500), seed=0, index=0)
     assert (chosen.noise, chosen.radius, chosen.counts) == (plain.noise, plain.radius, plain.counts)
 
 
@@ -104,11 +104,11 @@ def test_a_memory_answers_in_the_order_of_the_inputs():
     given = list(enumerate([hard, clear, clear, hard, clear]))
     procedure = Anytime(radius=0.1, n_max=20_000)
     free = PerInput(Slab(), Gaussian(0.1), BySecond(), batch_size=2000)
-    assert [job.index for job, _ in free.run(given, procedure, procedure.certify)] != [0, 1, 2, 3, 4]
+    assert [job.index for job, _ in free.run(given, procedure, procedure.certify, seed=0)] != [0, 1, 2, 3, 4]
     kept = PerInput(Slab(), Gaussian(0.1), BySecond(), batch_size=2000, memory=Memory())
-    assert [job.index for job, _ in kept.run(given, procedure, procedure.certify)] == [0, 1, 2, 3, 4]
+    assert [job.index for job, _ in kept.run(given, procedure, procedure.certify, seed=0)] == [0, 1, 2, 3, 4]
     bad = [*given[:2], (2, torch.tensor([float("nan"), 0.4]))]
-    answered = kept.run(bad, procedure, procedure.certify)
+    answered = kept.run(bad, procedure, procedure.certify, seed=0)
     assert [job.index for job, _ in itertools.islice(answered, 2)] == [0, 1]
     with pytest.raises(UsageError, match=r"input 2: .*NaN"):
         next(answered)
@@ -117,12 +117,12 @@ def test_a_memory_answers_in_the_order_of_the_inputs():
 def test_contradictions_are_certified_without_a_memory_and_never_with_one():
     given = [(i, torch.tensor([0.5 + dx, 0.5 + dy])) for i, (dx, dy) in enumerate([(0, -0.05), (0, 0.05), (0.1, 0.3)])]
     procedure = Cohen(n=2000)
-    free = [c for _, c in PerInput(Slab(), Gaussian(0.1), BySecond()).run(given, procedure, procedure.certify)]
+    free = [c for _, c in PerInput(Slab(), Gaussian(0.1), BySecond()).run(given, procedure, procedure.certify, seed=0)]
     assert [c.label for c in free] == [1, 0, 0]
     assert free[0].radius + free[1].radius > 0.1  # the balls meet: this is what pointwise means
     memory = Memory()
     kept = PerInput(Slab(), Gaussian(0.1), BySecond(), memory=memory)
-    first, second, third = (c for _, c in kept.run(given, procedure, procedure.certify))
+    first, second, third = (c for _, c in kept.run(given, procedure, procedure.certify, seed=0))
     assert (first.label, first.radius, first.guarantee) == (1, free[0].radius, Guarantee.MEMORY)
     assert second.label == 1  # inside the first ball
     assert second.radius == pytest.approx(first.radius - 0.1, abs=1e-6)
@@ -139,7 +139,10 @@ def test_targets_that_are_cut_off_are_no_longer_certified():
     answers = [
         c
         for _, c in PerInput(Slab(), Gaussian(0.1), BySecond(), memory=Memory()).run(
-            given, procedure, procedure.certify
+            given,
+            procedure,
+            procedure.certify,
+            seed=0,
         )
     ]
     first, adopted, cut = answers
@@ -156,13 +159,16 @@ def test_targets_that_are_cut_off_are_no_longer_certified():
 
 def test_abstaining_inputs_inside_a_ball_adopt_its_class():
     kept = PerInput(Slab(), Gaussian(0.1), BySecond(), memory=Memory())
-    ball = kept.certify(torch.tensor([0.5, 0.4]), Cohen(n=2000))
+    ball = kept.certify(torch.tensor([0.5, 0.4]), Cohen(n=2000), seed=0, index=0)
     few = Cohen(n=5)  # too few votes to prove anything
-    assert PerInput(Slab(), Gaussian(0.1), BySecond()).certify(torch.tensor([0.55, 0.4]), few).label == ABSTAIN
-    adopted = kept.certify(torch.tensor([0.55, 0.4]), few)
+    assert (
+        PerInput(Slab(), Gaussian(0.1), BySecond()).certify(torch.tensor([0.55, 0.4]), few, seed=0, index=0).label
+        == ABSTAIN
+    )
+    adopted = kept.certify(torch.tensor([0.55, 0.4]), few, seed=0, index=0)
     assert (adopted.label, adopted.outcome) == (1, Outcome.CERTIFIED)
     assert adopted.radius == pytest.approx(ball.radius - 0.05, abs=1e-6)
-    far = kept.certify(torch.tensor([0.0, 0.4]), few)
+    far = kept.certify(torch.tensor([0.0, 0.4]), few, seed=0, index=0)
     assert (far.label, far.radius, far.guarantee) == (ABSTAIN, 0.0, Guarantee.MEMORY)
 
 
@@ -170,11 +176,11 @@ def test_predictions_agree_with_the_memory_and_stand():
     memory = Memory()
     kept = PerInput(Slab(), Gaussian(0.1), BySecond(), memory=memory)
     contrary = torch.tensor([0.5, 0.55])
-    assert kept.predict(contrary).label == 0
-    ball = kept.certify(torch.tensor([0.5, 0.45]), Cohen(n=2000))
+    assert kept.predict(contrary, seed=0, index=0).label == 0
+    ball = kept.certify(torch.tensor([0.5, 0.45]), Cohen(n=2000), seed=0, index=0)
     assert ball.radius < 0.1 + 1e-6  # it must not reach the input that was predicted otherwise
-    assert kept.predict(contrary).label == 0
-    assert kept.predict(torch.tensor([0.5, 0.51])).label == 1  # alone it would be 0
+    assert kept.predict(contrary, seed=0, index=0).label == 0
+    assert kept.predict(torch.tensor([0.5, 0.51]), seed=0, index=0).label == 1  # alone it would be 0
     assert len(memory) == 2
 
 
@@ -201,11 +207,17 @@ def test_refusals_come_before_sampling():
 
     x = torch.tensor([0.5, 0.4])
     kept = PerInput(watched, Gaussian(0.1), memory=Memory())
-    for refused in (lambda: kept.certify(x, Cohen(norm="linf")), lambda: kept.check(x, Cohen(norm="linf"))):
+    for refused in (
+        lambda: kept.certify(x, Cohen(norm="linf"), seed=0, index=0),
+        lambda: kept.check(x, Cohen(norm="linf")),
+    ):
         with pytest.raises(UsageError, match="compares l2 balls"):
             refused()
     assert batches == []
-    assert PerInput(Slab(), Gaussian(0.1), SOLVER).certify(x, Cohen(n=100, norm="linf")).norm.value == "linf"
+    assert (
+        PerInput(Slab(), Gaussian(0.1), SOLVER).certify(x, Cohen(n=100, norm="linf"), seed=0, index=0).norm.value
+        == "linf"
+    )
 
 
 def test_a_memory_belongs_to_one_classifier_with_one_set_of_weights():
@@ -213,7 +225,7 @@ def test_a_memory_belongs_to_one_classifier_with_one_set_of_weights():
     with torch.no_grad():
         model.bias.copy_(torch.tensor([9.0, -9.0]))
     kept = PerInput(model, Gaussian(0.25), SOLVER, memory=memory)
-    assert kept.certify(x, Cohen(n=100)).label == 0
+    assert kept.certify(x, Cohen(n=100), seed=0, index=0).label == 0
     for other in (
         PerInput(nn.Linear(2, 2), Gaussian(0.25), memory=memory),
         PerInput(model, Gaussian(0.5), memory=memory),
@@ -253,7 +265,7 @@ def test_a_run_with_a_memory_goes_on_after_an_interruption(tmp_path):
         memory = Memory(tmp_path / f"{name}.safetensors")
         smoothed = PerInput(Slab(), Gaussian(0.1), BySecond(), memory=memory, batch_size=20)
         try:
-            return certify_dataset(smoothed, dataset, procedure, run=tmp_path / name, progress=False)
+            return certify_dataset(smoothed, dataset, procedure, run=tmp_path / name, progress=False, seed=0)
         finally:
             memory.close()
 

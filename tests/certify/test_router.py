@@ -7,7 +7,21 @@ from dataclasses import replace
 import pytest
 import torch
 
-from smoothcert import ABSTAIN, Aces, Anytime, Cohen, Gaussian, Guarantee, Router, Smoothed, Staged, certify_dataset
+from smoothcert import (
+    ABSTAIN,
+    Aces,
+    Anytime,
+    Cohen,
+    Gaussian,
+    Guarantee,
+    Norm,
+    Router,
+    Smoothed,
+    Staged,
+    Uniform,
+    certify_dataset,
+)
+from smoothcert.classifiers.sealed import COPIES
 from smoothcert.types import Outcome, UsageError
 
 INPUTS = torch.rand(12, 4, generator=torch.Generator().manual_seed(5))
@@ -51,7 +65,7 @@ def test_every_answer_is_the_experts_within_the_selectors_radius(procedure):
             assert (given.label, given.radius) == (ABSTAIN, 0.0)
         elif choice.label == 2:
             with torch.no_grad():
-                assert (given.label, given.radius) == (int(CORE(job.x[None]).argmax()), 0.0)
+                assert (given.label, given.radius) == (int(CORE(job.x.double()[None]).argmax()), 0.0)
             assert given.outcome is Outcome.UNDECIDED
             assert given.samples == choice.samples
         else:
@@ -67,16 +81,16 @@ def test_every_answer_is_the_experts_within_the_selectors_radius(procedure):
 @pytest.mark.parametrize("batch_size", [7, 64, 1000])
 def test_answers_do_not_depend_on_batches_or_company(batch_size):
     procedure = Cohen(n=500)
-    alone = {i: make_router().certify(x, procedure, index=i) for i, x in enumerate(INPUTS)}
+    alone = {i: make_router().certify(x, procedure, index=i, seed=0) for i, x in enumerate(INPUTS)}
     together = make_router(batch_size=batch_size)
     for expert in together.experts[:2]:
         expert.batch_size = batch_size
-    assert {job.index: c for job, c in together.run(enumerate(INPUTS), procedure, procedure.certify)} == alone
+    assert {job.index: c for job, c in together.run(enumerate(INPUTS), procedure, procedure.certify, seed=0)} == alone
 
 
 def test_targets_are_certified_only_where_both_are():
     router, procedure = make_router(), Anytime(radius=(0.01, 0.2), n_max=3000)
-    for job, given in router.run(enumerate(INPUTS), procedure, procedure.certify):
+    for job, given in router.run(enumerate(INPUTS), procedure, procedure.certify, seed=0):
         for target, outcome in given.decisions.items():
             if outcome is Outcome.CERTIFIED:
                 assert given.radius >= target
@@ -88,21 +102,21 @@ def test_predictions_are_the_experts():
     router, procedure = make_router(), Cohen(n=2000, alpha=0.01)
     half = Cohen(n=2000, alpha=0.005)
     for index, x in enumerate(INPUTS):
-        given = router.predict(x, procedure, index=index)
-        choice = Smoothed(SELECTOR, router.noise, runtime="eager").predict(x, half, index=index)
+        given = router.predict(x, procedure, index=index, seed=0)
+        choice = Smoothed(SELECTOR, router.noise, runtime="eager").predict(x, half, index=index, seed=0)
         if choice.abstained:
             assert given.label == ABSTAIN
         elif choice.label == 2:
             with torch.no_grad():
                 assert given.label == int(CORE(x.double()[None]).argmax())
         else:
-            assert given.label == router.experts[choice.label].predict(x, half, index=index).label
+            assert given.label == router.experts[choice.label].predict(x, half, index=index, seed=0).label
         assert given.alpha == 0.01
 
 
 def test_a_run_keeps_choice_and_votes(tmp_path):
     dataset = [(x, 0) for x in INPUTS]
-    run = certify_dataset(make_router(), dataset, Cohen(n=500), run=tmp_path / "run", progress=False)
+    run = certify_dataset(make_router(), dataset, Cohen(n=500), run=tmp_path / "run", progress=False, seed=0)
     rows = run.rows()
     assert {row["guarantee"] for row in rows} == {"routed"}
     assert {row["choice"] for row in rows} >= {0, 1, 2}
@@ -125,14 +139,30 @@ def test_refusals():
         make_router().certify(INPUTS[0], Aces(n=100))
 
 
-def test_a_target_that_an_expert_cannot_reach_is_refused_before_sampling():
-    asked = []
-
-    def selector(x):
-        asked.append(len(x))
-        return SELECTOR(x.double())
-
-    experts = [Smoothed(linear(seed).float(), Gaussian(0.1)) for seed in (1, 2, 3)]
+def test_a_target_that_an_expert_cannot_reach_is_refused_before_sampling(forwards):
+    experts = [Smoothed(linear(seed), Gaussian(0.1)) for seed in (1, 2, 3)]
     with pytest.raises(UsageError, match=r"radius 0.3 cannot be certified"):
-        Router(selector, Gaussian(0.3), experts).certify(INPUTS[0], Anytime(radius=0.3, n_max=3000))
-    assert asked == [2, 3]  # the probe alone
+        Router(SELECTOR, Gaussian(0.3), experts).certify(INPUTS[0], Anytime(radius=0.3, n_max=3000))
+    assert max(forwards.batches(torch.nn.Linear)) == COPIES  # only the checks ran
+
+
+def test_selector_and_experts_are_certified_in_one_norm(forwards):
+    experts = [Smoothed(linear(seed), Gaussian(0.3)) for seed in (1, 2, 3)]
+    router = Router(SELECTOR, Uniform(0.5), experts)
+    with pytest.raises(
+        UsageError, match="gaussian noise does not certify the norm 'l1'"
+    ):  # that of the selector's noise
+        router.certify(INPUTS[0], Cohen(n=1000))
+    with pytest.raises(UsageError, match="uniform noise does not certify the norm 'l2'"):
+        router.certify(INPUTS[0], Cohen(n=1000, norm="l2"))
+    assert max(forwards.batches(torch.nn.Linear)) == COPIES
+    procedure = Cohen(n=1000, norm="linf", alpha=0.01)
+    half = replace(procedure, alpha=0.005)
+    for index, x in enumerate(INPUTS):
+        given = router.certify(x, procedure, seed=0, index=index)
+        choice = Smoothed(SELECTOR, router.noise).certify(x, half, seed=0, index=index)
+        assert given.norm is Norm.LINF
+        assert given.routing.radius == choice.radius
+        if not given.abstained:
+            expert = experts[choice.label].certify(x, half, seed=0, index=index)
+            assert given.radius == min(choice.radius, expert.radius) > 0

@@ -9,6 +9,7 @@ from scipy import stats
 
 from smoothcert import ABSTAIN, Anytime, Certificate, Cohen, Gaussian, Guarantee, Norm, Smoothed, Staged
 from smoothcert.certify import PROCEDURES, Aces, Task, answer
+from smoothcert.classifiers.sealed import COPIES
 from smoothcert.stats import lower_bound
 from smoothcert.types import Outcome, UsageError, Votes
 
@@ -31,24 +32,24 @@ def test_certificate_of_a_half_space(half_space):
 
 
 def test_abstains_where_the_bound_is_not_above_half(half_space):
-    c = Smoothed(half_space, Gaussian(0.5)).certify(torch.tensor([0.5, 0.5]), Cohen(n=1000))
+    c = Smoothed(half_space, Gaussian(0.5)).certify(torch.tensor([0.5, 0.5]), Cohen(n=1000), seed=0, index=0)
     assert (c.label, c.radius, c.abstained) == (ABSTAIN, 0.0, True)
     assert c.p_lower <= 0.5
 
 
 def test_all_invalid_votes_abstain():
     smoothed = Smoothed(lambda x: torch.full((len(x), 3), float("nan")), Gaussian(0.5))
-    assert smoothed.certify(X, Cohen(n=1000)).counts == (0, 0, 0)
-    assert smoothed.certify(X, Cohen(n=1000)).label == ABSTAIN
-    assert smoothed.predict(X).label == ABSTAIN
+    assert smoothed.certify(X, Cohen(n=1000), seed=0, index=0).counts == (0, 0, 0)
+    assert smoothed.certify(X, Cohen(n=1000), seed=0, index=0).label == ABSTAIN
+    assert smoothed.predict(X, seed=0, index=0).label == ABSTAIN
 
 
 def test_predict(half_space):
     smoothed = Smoothed(half_space, Gaussian(0.5))
-    sure = smoothed.predict(X)
+    sure = smoothed.predict(X, seed=0, index=0)
     assert (sure.label, sure.n, sum(sure.counts)) == (1, 1000, 1000)
     assert sure.p_value == pytest.approx(stats.binomtest(sure.counts[1], 1000).pvalue, rel=1e-6)
-    unsure = smoothed.predict(torch.tensor([0.5, 0.5]))
+    unsure = smoothed.predict(torch.tensor([0.5, 0.5]), seed=0, index=0)
     assert (unsure.label, unsure.abstained) == (ABSTAIN, True)
 
 
@@ -62,33 +63,33 @@ def test_same_seed_same_answer_other_seed_other_votes(half_space):
 
 def test_selection_votes_are_not_used_for_the_bound(half_space):
     """The first n0 estimation samples are others than the selection samples."""
-    c = Smoothed(half_space, Gaussian(0.5)).certify(torch.tensor([0.6, 0.5]), Cohen(n0=1000, n=1001))
+    c = Smoothed(half_space, Gaussian(0.5)).certify(torch.tensor([0.6, 0.5]), Cohen(n0=1000, n=1001), seed=0, index=0)
     assert c.selection != c.checkpoints[1000]
 
 
 def test_a_printed_radius_is_never_larger(half_space):
-    c = Smoothed(half_space, Gaussian(0.5)).certify(X, Cohen(n=1000))
+    c = Smoothed(half_space, Gaussian(0.5)).certify(X, Cohen(n=1000), seed=0, index=0)
     assert float(str(c).split("radius ")[1].split()[0]) <= c.radius
 
 
-def test_modes_and_gradients_are_left_as_they_were():
+def test_the_users_module_is_left_as_it_was():
     model = torch.nn.Sequential(
         torch.nn.Linear(2, 4), torch.nn.BatchNorm1d(4), torch.nn.Dropout(), torch.nn.Linear(4, 2)
     )
     model.train()
     model[1].eval()
     running = model[1].running_mean.clone()
-    Smoothed(model, Gaussian(0.5)).certify(X, Cohen(n=200))
+    Smoothed(model, Gaussian(0.5)).certify(X, Cohen(n=200), seed=0, index=0)
     assert [m.training for m in model] == [True, False, True, True]
     assert model.training
     assert torch.equal(model[1].running_mean, running)
     assert model[0].weight.requires_grad
 
 
-def test_mode_is_restored_when_the_model_fails():
+def test_the_users_module_is_left_as_it_was_when_a_copy_of_it_fails(forwards):
     class Fails(torch.nn.Module):
         def forward(self, x):
-            if len(x) > 3:
+            if len(x) > COPIES:
                 raise RuntimeError("out of memory")
             return x
 
@@ -96,12 +97,14 @@ def test_mode_is_restored_when_the_model_fails():
     with pytest.raises(RuntimeError, match="out of memory"):
         Smoothed(model, Gaussian(0.5)).certify(X, Cohen(n=100))
     assert model.training
+    assert max(forwards.batches(Fails)) == 100
+    assert model not in forwards.modules
 
 
 def test_takes_numpy_and_follows_the_models_dtype(half_space):
-    assert Smoothed(half_space, Gaussian(0.5)).certify(np.array([0.9, 0.5]), Cohen(n=100)).n == 100
+    assert Smoothed(half_space, Gaussian(0.5)).certify(np.array([0.9, 0.5]), Cohen(n=100), seed=0, index=0).n == 100
     double = torch.nn.Linear(2, 2).double()
-    assert Smoothed(double, Gaussian(0.5)).certify(X, Cohen(n=100)).n == 100
+    assert Smoothed(double, Gaussian(0.5)).certify(X, Cohen(n=100), seed=0, index=0).n == 100
 
 
 @pytest.mark.parametrize(
@@ -121,20 +124,20 @@ def test_refuses_inputs(half_space, x, match):
 
 def test_a_declared_range_is_the_one_checked(half_space):
     smoothed = Smoothed(half_space, Gaussian(0.5), input_range=(-1, 2))
-    assert smoothed.certify(torch.tensor([1.5, -1.0]), Cohen(n=100)).label == 1
+    assert smoothed.certify(torch.tensor([1.5, -1.0]), Cohen(n=100), seed=0, index=0).label == 1
 
 
 @pytest.mark.parametrize(
     ("model", "classes", "match"),
     [
-        (lambda x: x.sum(1), None, r"must map a batch of 2 inputs .* but gave \(2,\)"),
-        (lambda x: x.unsqueeze(2), None, r"gave \(2, 2, 1\)"),
-        (lambda x: x[:1], None, r"gave \(1, 2\)"),
-        (lambda x: x[:, :1], None, r"gave \(2, 1\)"),
+        (lambda x: x.sum(1), None, r"must map a batch of 1 inputs .* but gave \(1,\)"),
+        (lambda x: x.unsqueeze(2), None, r"gave \(1, 2, 1\)"),
+        (lambda x: x[:1], None, r"must map a batch of 2 inputs .* but gave \(1, 2\)"),
+        (lambda x: x[:, :1], None, r"gave \(1, 1\)"),
         (lambda x: [x, x], None, "gave list"),
-        (lambda x: x.reshape(2, 2), None, r"a batch of shape \(3, 2\) .*; a model must take batches of any size"),
+        (lambda x: x.reshape(1, 2), None, r"a batch of shape \(2, 2\) .* a model that takes batches of any size"),
         (lambda x: x, 10, "gives 2 classes, not num_classes=10"),
-        (torch.nn.Conv2d(1, 2, 3), None, r"cannot classify a batch of shape \(2, 2\)"),
+        (torch.nn.Conv2d(1, 2, 3), None, r"cannot classify a batch of shape \(1, 2\)"),
     ],
 )
 def test_refuses_models_before_sampling(model, classes, match):
@@ -176,16 +179,10 @@ def test_smoothed_refuses(half_space, arguments, match):
         Smoothed(given.pop("model"), given.pop("noise"), **given)
 
 
-def test_refuses_a_norm_before_sampling(half_space):
-    batches = []
-
-    def watched(x):
-        batches.append(len(x))
-        return half_space(x)
-
+def test_refuses_a_norm_before_sampling(half_space, forwards):
     with pytest.raises(UsageError, match="does not certify the norm"):
-        Smoothed(watched, Gaussian(0.5)).certify(X, Cohen(norm="l1"))
-    assert batches == [2, 3]  # the probe alone
+        Smoothed(half_space, Gaussian(0.5)).certify(X, Cohen(norm="l1"))
+    assert max(forwards.batches(type(half_space))) == COPIES  # only the checks ran
 
 
 def test_refuses_seeds_out_of_range(half_space):

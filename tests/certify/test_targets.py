@@ -8,6 +8,7 @@ from scipy import stats
 
 from smoothcert import ABSTAIN, Anytime, Cohen, Gaussian, Smoothed, Staged, certify_dataset
 from smoothcert.certify.plan import plan
+from smoothcert.classifiers.sealed import COPIES
 from smoothcert.noise import Discrete, Uniform
 from smoothcert.stats import lower_bound, upper_bound
 from smoothcert.types import Norm, Outcome, UsageError
@@ -26,11 +27,11 @@ def smoothed(half_space):
 
 
 def test_clear_inputs_are_decided_by_few_samples(smoothed):
-    yes = smoothed.certify(at(1.2), Anytime(radius=0.5))
+    yes = smoothed.certify(at(1.2), Anytime(radius=0.5), seed=0, index=0)
     assert (yes.label, yes.outcome, yes.decisions) == (1, Outcome.CERTIFIED, {0.5: Outcome.CERTIFIED})
     assert yes.n <= 200
     assert 0.5 <= yes.radius <= 1.2
-    no = smoothed.certify(at(0.1), Anytime(radius=0.5))
+    no = smoothed.certify(at(0.1), Anytime(radius=0.5), seed=0, index=0)
     assert (no.outcome, no.n <= 200) == (Outcome.REFUTED, True)
     assert no.radius < 0.5
 
@@ -38,13 +39,13 @@ def test_clear_inputs_are_decided_by_few_samples(smoothed):
 def test_a_certified_target_is_never_shortened_by_rounding(smoothed):
     for target in (0.1, 0.25, 0.3, 0.7, 1.0):
         for procedure in (Anytime(radius=target), Staged(radius=target)):
-            certificate = smoothed.certify(at(1.6), procedure)
+            certificate = smoothed.certify(at(1.6), procedure, seed=0, index=0)
             assert certificate.outcome is Outcome.CERTIFIED
             assert certificate.radius >= target
 
 
 def test_several_radii_from_one_stream(smoothed):
-    c = smoothed.certify(at(0.6), Anytime(radius=(1.0, 0.3, 0.5)))
+    c = smoothed.certify(at(0.6), Anytime(radius=(1.0, 0.3, 0.5)), seed=0, index=0)
     assert c.decisions == {0.3: Outcome.CERTIFIED, 0.5: Outcome.CERTIFIED, 1.0: Outcome.REFUTED}
     assert list(c.decisions) == [0.3, 0.5, 1.0]
     assert c.outcome is Outcome.REFUTED
@@ -52,8 +53,8 @@ def test_several_radii_from_one_stream(smoothed):
 
 
 def test_a_budget_without_a_target_gives_the_anytime_radius(smoothed):
-    c = smoothed.certify(at(0.6), Anytime(n_max=10_000))
-    fixed = smoothed.certify(at(0.6), Cohen(n=10_000))
+    c = smoothed.certify(at(0.6), Anytime(n_max=10_000), seed=0, index=0)
+    fixed = smoothed.certify(at(0.6), Cohen(n=10_000), seed=0, index=0)
     assert (c.n, sum(c.counts)) == (10_000, 10_000)
     assert c.counts == fixed.counts  # the same noise
     assert 0.9 * fixed.radius < c.radius <= fixed.radius
@@ -62,18 +63,18 @@ def test_a_budget_without_a_target_gives_the_anytime_radius(smoothed):
 
 
 def test_a_budget_too_small_to_decide_leaves_it_open(smoothed):
-    c = smoothed.certify(at(0.55), Anytime(radius=0.5, n_max=1000))
+    c = smoothed.certify(at(0.55), Anytime(radius=0.5, n_max=1000), seed=0, index=0)
     assert (c.outcome, c.n) == (Outcome.UNDECIDED, 1000)
     assert 0 < c.radius < 0.5
 
 
 def test_a_deadline_stops(smoothed):
-    c = smoothed.certify(at(0.55), Anytime(radius=0.55, deadline=1e-9, n_max=100_000))
+    c = smoothed.certify(at(0.55), Anytime(radius=0.55, deadline=1e-9, n_max=100_000), seed=0, index=0)
     assert (c.outcome, c.n) == (Outcome.UNDECIDED, 20)
 
 
 def test_staged_keeps_its_stages(smoothed):
-    c = smoothed.certify(at(0.6), Staged(radius=0.5, stages=(100, 1000, 10_000)))
+    c = smoothed.certify(at(0.6), Staged(radius=0.5, stages=(100, 1000, 10_000)), seed=0, index=0)
     assert c.outcome is Outcome.CERTIFIED
     assert [stage.n for stage in c.stages] == [100, 1000, 10_000][: len(c.stages)]
     assert len(c.stages) > 1
@@ -84,7 +85,7 @@ def test_staged_keeps_its_stages(smoothed):
 
 
 def test_one_stage_never_aborts(smoothed):
-    c = smoothed.certify(at(0.1), Staged(radius=0.5, stages=(1000,)))
+    c = smoothed.certify(at(0.1), Staged(radius=0.5, stages=(1000,)), seed=0, index=0)
     assert c.outcome is Outcome.UNDECIDED
 
 
@@ -99,8 +100,8 @@ def test_together_as_alone(smoothed):
 
 def test_predict(smoothed):
     for procedure in (Staged(radius=0.5), Anytime(radius=0.5)):
-        assert smoothed.predict(at(0.8), procedure).label == 1
-        assert smoothed.predict(at(0.0), procedure).label == ABSTAIN
+        assert smoothed.predict(at(0.8), procedure, seed=0, index=0).label == 1
+        assert smoothed.predict(at(0.0), procedure, seed=0, index=0).label == ABSTAIN
 
 
 @pytest.mark.parametrize(
@@ -137,16 +138,10 @@ def test_refuses(make, match):
         (Staged(radius=2.0, stages=(100, 1000)), r"a last stage of 1,000 samples .* needs [\d,]+ or more"),
     ],
 )
-def test_targets_out_of_reach_are_refused_before_sampling(half_space, procedure, match):
-    batches = []
-
-    def watched(x):
-        batches.append(len(x))
-        return half_space(x)
-
+def test_targets_out_of_reach_are_refused_before_sampling(half_space, forwards, procedure, match):
     with pytest.raises(UsageError, match=match):
-        Smoothed(watched, Gaussian(SIGMA)).certify(at(0.4), procedure)
-    assert max(batches) == 3  # the probe alone
+        Smoothed(half_space, Gaussian(SIGMA)).certify(at(0.4), procedure)
+    assert max(forwards.batches(type(half_space))) == COPIES  # only the checks ran
 
 
 def test_the_samples_said_to_be_needed_suffice():
@@ -182,25 +177,19 @@ def test_plans_in_other_norms(noise, norm, radius, dimension):
         plan(Cohen(), noise, norm="l3")
 
 
-def test_a_norm_the_noise_does_not_certify_is_refused_before_sampling(half_space, tmp_path):
-    batches = []
-
-    def watched(x):
-        batches.append(len(x))
-        return half_space(x)
-
+def test_a_norm_the_noise_does_not_certify_is_refused_before_sampling(half_space, forwards, tmp_path):
     for noise, norm, can in (
         (Gaussian(SIGMA), "l1", "l2, linf"),
         (Uniform(1), "l2", "l1, linf"),
         (Discrete(0.8, 1), "l1", "l0"),
     ):
-        smoothed = Smoothed(watched, noise)
+        smoothed = Smoothed(half_space, noise)
         for procedure in (Cohen(norm=norm), Staged(radius=0.5, norm=norm), Anytime(radius=0.5, norm=norm)):
             with pytest.raises(UsageError, match=f"does not certify the norm '{norm}'; it certifies: {can}"):
                 smoothed.certify(torch.tensor([1.0, 0.0]), procedure)
             with pytest.raises(UsageError, match="does not certify the norm"):
                 certify_dataset(smoothed, [(torch.tensor([1.0, 0.0]), 1)], procedure, run=tmp_path / "run")
-    assert max(batches) == 3  # the probe alone
+    assert max(forwards.batches(type(half_space))) == COPIES  # only the checks ran
     assert not (tmp_path / "run").exists()
 
 
@@ -244,7 +233,7 @@ def test_plan_agrees_with_what_happens(smoothed):
     for procedure in (Staged(radius=0.6, stages=(100, 1000, 10_000)), Anytime(radius=0.6, n_max=10_000)):
         chance = plan(procedure, Gaussian(SIGMA), probabilities=[p]).chances[0]
         inputs = [(index, at(margin)) for index in range(runs)]
-        answers = [c for _, c in smoothed.run(inputs, procedure, procedure.certify)]
+        answers = [c for _, c in smoothed.run(inputs, procedure, procedure.certify, seed=0)]
         mean = sum(c.n for c in answers) / runs
         assert mean == pytest.approx(chance.samples, rel=0.25)
         certified = sum(c.outcome is Outcome.CERTIFIED for c in answers) / runs

@@ -44,7 +44,7 @@ def test_certificates_match_the_closed_form(half_space, factor):
     half_space.edge = 0.3
     margin = 0.9 - 0.3 / factor
     model = Denoised(half_space, Shrink(factor))
-    certificate = Smoothed(model, Gaussian(0.5)).certify(torch.tensor([0.9, 0.1]), Cohen(n=10_000))
+    certificate = Smoothed(model, Gaussian(0.5)).certify(torch.tensor([0.9, 0.1]), Cohen(n=10_000), seed=0, index=0)
     p = float(stats.norm.cdf(margin / 0.5))
     assert certificate.label == 1
     assert p - 0.03 < certificate.p_lower < p
@@ -58,7 +58,9 @@ def test_a_callable_that_only_votes_can_be_certified():
         asked.append(len(x))
         return nn.functional.one_hot((x[:, 0] > 0.5).long(), 2).float()
 
-    certificate = Smoothed(Denoised(service, Shrink(1.0)), Gaussian(0.25)).certify(torch.tensor([0.9]), Cohen(n=1000))
+    certificate = Smoothed(Denoised(service, Shrink(1.0)), Gaussian(0.25)).certify(
+        torch.tensor([0.9]), Cohen(n=1000), seed=0, index=0
+    )
     assert certificate.label == 1
     assert sum(asked) >= 1100
     assert 0 < certificate.radius < 0.4
@@ -97,7 +99,7 @@ class TestModes:
         classifier, denoiser = small()
         model = Denoised(classifier, denoiser).train()
         before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-        Smoothed(model, Gaussian(0.25)).certify(torch.full((1, 4, 4), 0.5), Cohen(n0=10, n=100))
+        Smoothed(model, Gaussian(0.25)).certify(torch.full((1, 4, 4), 0.5), Cohen(n0=10, n=100), seed=0, index=0)
         assert denoiser.training
         assert not classifier.training
         assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())

@@ -89,8 +89,8 @@ def test_published_tables_as_csv(command, published):
 def test_published_tables_as_markdown(command, published):
     code, out, _ = command(*published, "--radii", RADII)
     assert code == 0
-    first, second = out.split("Certified selection rate (%) at ℓ2 radius")
-    assert first.startswith("Certified accuracy (%) at ℓ2 radius\n")
+    first, second = out.split("Certified selection rate (%) at unknown-norm radius")
+    assert first.startswith("Certified accuracy (%) at unknown-norm radius\n")
     for part, table in ((first, TABLE_8), (second, TABLE_9)):
         shown = [line.strip("| ").split(" | ") for line in part.splitlines() if line.startswith("| cifar10")]
         assert [cells[1:] for cells in shown] == lines(table)

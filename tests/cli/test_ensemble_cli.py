@@ -28,7 +28,7 @@ def members(tmp_path_factory):
 
 def counts_of(model, index=0, n=200):
     x = data.load("digits", split="test")[index][0]
-    return list(Smoothed(model, Gaussian(0.25), runtime="eager").certify(x, Cohen(n=n), index=index).counts)
+    return list(Smoothed(model, Gaussian(0.25), runtime="eager").certify(x, Cohen(n=n), index=index, seed=0).counts)
 
 
 @pytest.mark.parametrize(
@@ -66,11 +66,11 @@ def test_ensembles_get_run_folders_of_their_own(run, members, tmp_path, monkeypa
         assert run("certify", *members, *common, *options)[0] == 0
     assert run("certify", members[0], *common)[0] == 0
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [
-        "a-3-consensus-2-digits-gaussian-0.25",
-        "a-3-consensus-2-margin-0.5-digits-gaussian-0.25",
-        "a-3-hard-digits-gaussian-0.25",
-        "a-3-soft-digits-gaussian-0.25",
-        "a-digits-gaussian-0.25",
+        "a-3-consensus-2-digits-gaussian-0.25-grid-256",
+        "a-3-consensus-2-margin-0.5-digits-gaussian-0.25-grid-256",
+        "a-3-hard-digits-gaussian-0.25-grid-256",
+        "a-3-soft-digits-gaussian-0.25-grid-256",
+        "a-digits-gaussian-0.25-grid-256",
     ]
 
 

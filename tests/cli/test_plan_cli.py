@@ -30,7 +30,12 @@ def test_a_log_tells_speed_and_probabilities(log):
 def test_a_run_tells_them_by_its_votes(tmp_path, half_space):
     data = [(torch.tensor([0.5 + shift, 0.5]), 1) for shift in (0.1, 0.5)]
     run = certify_dataset(
-        Smoothed(half_space, Gaussian(0.5)), data, Cohen(n=20_000), run=tmp_path / "run", progress=False
+        Smoothed(half_space, Gaussian(0.5)),
+        data,
+        Cohen(n=20_000),
+        run=tmp_path / "run",
+        progress=False,
+        seed=0,
     )
     pilot = read_pilot(run.path, Gaussian(0.5), samples=1)
     np.testing.assert_allclose(pilot.probabilities, [0.5793, 0.8413], atol=0.02)
@@ -42,7 +47,9 @@ def test_expected_samples_are_those_that_are_drawn(procedure, half_space):
     noise, shifts = Gaussian(0.5), (-0.3, 0.1, 0.4, 0.8)
     x = [torch.tensor([0.5 + shift, 0.5], dtype=torch.float64) for shift in shifts for _ in range(50)]
     smoothed = Smoothed(half_space, noise, input_range=None)
-    drawn = [answer.samples for _, answer in smoothed.run(enumerate(x), procedure, procedure.certify, count=len(x))]
+    drawn = [
+        answer.samples for _, answer in smoothed.run(enumerate(x), procedure, procedure.certify, count=len(x), seed=0)
+    ]
     probabilities = [float(torch.special.ndtr(torch.tensor(abs(shift) / 0.5))) for shift in shifts]
     expected = expected_samples(procedure, noise, probabilities)
     assert np.mean(drawn) == pytest.approx(expected, rel=0.25)

@@ -36,10 +36,10 @@ def runs(tmp_path_factory):
         for sigma, n in ((0.1, 100), (0.25, 100), (0.25, 1100)):
             run = folder / "runs" / f"lam-{lam:g}-sigma-{sigma:g}-n-{n}"
             smoothed = Smoothed(model, Gaussian(sigma), runtime="eager")
-            certify_dataset(smoothed, DIGITS, Cohen(n=n), run=run, every=50, progress=False, source=source)
+            certify_dataset(smoothed, DIGITS, Cohen(n=n), run=run, every=50, progress=False, source=source, seed=0)
     smoothed = Smoothed(model, Gaussian(0.25), runtime="eager")
     procedure = Anytime(radius=0.1, n_max=1000)
-    certify_dataset(smoothed, DIGITS, procedure, run=folder / "early" / "anytime", every=50, progress=False)
+    certify_dataset(smoothed, DIGITS, procedure, run=folder / "early" / "anytime", every=50, progress=False, seed=0)
     (folder / "empty").mkdir()
     shutil.copy(folder / "early" / "anytime" / "run.json", folder / "empty")
     return folder

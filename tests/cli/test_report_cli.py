@@ -31,7 +31,7 @@ def certified(tmp_path, exact_logits):
     columns[range(6), 0, :, range(6)] = 255
     np.savez(tmp_path / "columns.npz", x=columns, y=np.arange(6), class_names=[f"column {i}" for i in range(10)])
     dataset = data.load(tmp_path / "columns.npz")
-    return certify_dataset(smoothed, dataset, Cohen(n=50, n0=10), run=tmp_path / "run", progress=False).path
+    return certify_dataset(smoothed, dataset, Cohen(n=50, n0=10), run=tmp_path / "run", progress=False, seed=0).path
 
 
 def payload(path):
@@ -74,7 +74,7 @@ def test_bundled_images_are_found_by_name(run, tmp_path, exact_logits):
     smoothed = Smoothed(exact_logits, Gaussian(0.25), num_classes=8, runtime="eager")
     digits = data.load("digits", split="test")
     few = [(x, y % 8) for x, y in (digits[i] for i in range(3))]
-    other = certify_dataset(smoothed, few, Cohen(n=50, n0=10), run=tmp_path / "few", progress=False).path
+    other = certify_dataset(smoothed, few, Cohen(n=50, n0=10), run=tmp_path / "few", progress=False, seed=0).path
     inputs = {"every": 1, "start": 0, "stop": 3}
     config = {**load_run(other).config, "data": data_fingerprint(digits, range(3)), "inputs": inputs}
     same = write_run(tmp_path / "same", load_run(other).table(), config, {}).path

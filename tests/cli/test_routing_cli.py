@@ -49,7 +49,7 @@ def test_aces_keeps_votes_from_which_every_threshold_follows(run, folder, tmp_pa
     for theta in (0.1, 0.9, 1.0):
         procedure = Aces(core=models.load_model(core), selector=selector, theta=theta, n=300)
         inputs = ((i, digits[i][0]) for i in range(0, len(digits), 60))
-        given = [(c, digits[job.index][1]) for job, c in smoothed.run(inputs, procedure, procedure.certify)]
+        given = [(c, digits[job.index][1]) for job, c in smoothed.run(inputs, procedure, procedure.certify, seed=0)]
         right = np.mean([c.label == label for c, label in given])
         assert float(lines[theta]["accuracy 0.00"]) == pytest.approx(100 * right, abs=0.06)
         sure = np.mean([c.routing.choice == 1 for c, _ in given])
@@ -159,7 +159,7 @@ def test_training_data_of_selectors(run, folder, tmp_path):
 def test_selection_refuses(run, folder, tmp_path, options, words):
     smoothed = Smoothed(models.load_model(folder / "certifier.safetensors"), Gaussian(0.25), runtime="eager")
     digits = data.load("digits", split="train")
-    certify_dataset(smoothed, digits, Cohen(n=50), run=tmp_path / "run", every=700, start=700, progress=False)
+    certify_dataset(smoothed, digits, Cohen(n=50), run=tmp_path / "run", every=700, start=700, progress=False, seed=0)
     arguments = {"-o": tmp_path / "out.npz", "--split": "train", **dict(zip(options[::2], options[1::2], strict=True))}
     flat = [part for pair in arguments.items() for part in pair]
     code, _, err = run("selection", tmp_path / "run", "--data", "digits", *flat)

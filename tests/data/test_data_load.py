@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from smoothcert import data
+from smoothcert.data.corruptions import Corrupted
 from smoothcert.types import DataError, UsageError
 
 
@@ -127,6 +128,17 @@ def test_default_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         data.load("mnist")
     monkeypatch.delenv("SMOOTHCERT_DATA")
     assert data.default_root().name == "smoothcert"
+
+
+def test_datasets_tell_the_grid_of_their_values() -> None:
+    images, labels = np.zeros((2, 1, 4, 4), np.uint8), np.zeros(2)
+    about = {"name": "a", "split": "test", "class_names": "ab"}
+    assert data.ArrayDataset(images, labels, **about).levels == 255
+    assert data.ArrayDataset(images, labels, scale=1.0, **about).levels == 1
+    assert data.ArrayDataset(images.astype(np.float32), labels, scale=1.0, **about).levels is None
+    digits = data.load("digits")
+    assert digits.levels == 16
+    assert Corrupted(digits, "fog", 3).levels is None
 
 
 def test_array_dataset_refuses_what_does_not_fit() -> None:

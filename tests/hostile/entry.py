@@ -26,11 +26,15 @@ SIGMA = 0.5
 Classifier = Callable[[Tensor], Any]
 
 
+GRID = 255
+"""The inputs lie on the grid of 8-bit images, so that exact noise takes them as they are."""
+
+
 def point(first: float) -> Tensor:
-    """An input at a known distance from the edge; the other coordinates do not matter."""
+    """An input near a known distance from the edge, on the grid; the other coordinates do not matter."""
     x = torch.linspace(0.2, 0.8, 8).reshape(SHAPE).clone()
     x[0, 0, 0] = first
-    return x
+    return (x * GRID).round() / GRID
 
 
 FAR, NEAR, LOW = point(0.9), point(0.53), point(0.1)

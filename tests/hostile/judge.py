@@ -125,14 +125,13 @@ def questions(kind: str, rotate: int | None = None) -> list[Question]:
 
     Args:
         kind: The kind.
-        rotate: Leaves only one of the other procedures, this one modulo their number.
+        rotate: Leaves only one besides the first, this one modulo their number.
     """
     made = KINDS[kind]
     main, *others = made.procedures
-    if rotate is not None and others:
-        others = [others[rotate % len(others)]]
     inputs = [(main, x) for x in made.inputs] + [(name, made.inputs[0]) for name in others]
-    return [*(Question(*pair) for pair in inputs), Question(main, made.inputs[0], predict=True)]
+    first, *rest = [*(Question(*pair) for pair in inputs), Question(main, made.inputs[0], predict=True)]
+    return [first, *(rest if rotate is None else [rest[rotate % len(rest)]])]
 
 
 @functools.cache
@@ -219,7 +218,7 @@ def modules_in(given: Any, depth: int = 4) -> list[nn.Module]:
 
 
 def _search(given: Any, depth: int, found: dict[nn.Module, None]) -> None:
-    if depth < 0 or given in (None, ...):
+    if depth < 0 or given is None:
         return
     inside: list[Any] = []
     if isinstance(given, nn.Module):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
-from hostile.entry import EDGE, FAR, LOW, NEAR, SIGMA, Classifier, HalfSpace, first, scores
+from hostile.entry import EDGE, FAR, GRID, LOW, NEAR, SIGMA, Classifier, HalfSpace, first, scores
 from smoothcert import (
     Aces,
     Anytime,
@@ -29,7 +31,7 @@ from smoothcert.sampling.sigma import GridSigma
 ALPHA = 1e-12
 """So small that a right library gives no false certificate in all of these tests, whatever the seeds."""
 
-N = 1_001
+N = 601
 """Odd, so that batches of 20 leave a batch of one."""
 
 PROCEDURES: dict[str, Procedure] = {
@@ -92,8 +94,9 @@ def _of(make: Callable[[Classifier], Classifier]) -> Callable[[Classifier], Smoo
 
 KINDS: dict[str, Kind] = {
     "plain": Kind(_of(lambda given: given)),
-    "small-batches": Kind(lambda given: Smoothed(given, Gaussian(SIGMA), batch_size=20, **_FREE)),
+    "small-batches": Kind(lambda given: Smoothed(given, Gaussian(SIGMA), batch_size=20, **_FREE), inputs=(FAR,)),
     "uniform": Kind(lambda given: Smoothed(given, Uniform(0.9), **_FREE)),
+    "exact": Kind(lambda given: Smoothed(given, Gaussian(SIGMA, grid=GRID), **_FREE)),
     "ensemble-first": Kind(_of(lambda given: Ensemble([given, given, HalfSpace()]))),
     "ensemble-last": Kind(_of(lambda given: Ensemble([HalfSpace(), given, given], "hard"))),
     "consensus-1": Kind(_of(lambda given: Consensus([given, HalfSpace(), given], first=1, margin=0.4))),
@@ -124,3 +127,12 @@ KINDS: dict[str, Kind] = {
     ),
 }
 """Every kind by name; most entries of the gallery stand in several places of a kind at once."""
+
+
+def with_kinds(names: Iterable[str], quick: Callable[[str, str], bool]) -> list[Any]:
+    """Every name with every kind, as parameters of a test; those that are not quick are for ``make soundness``."""
+    return [
+        pytest.param(name, kind, id=f"{name}-{kind}", marks=() if quick(name, kind) else pytest.mark.soundness)
+        for name in names
+        for kind in KINDS
+    ]

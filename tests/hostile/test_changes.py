@@ -13,7 +13,7 @@ from hostile.entries.modes import Normed
 from hostile.entries.tensors import Wide
 from hostile.entry import EDGE, FAR, LOW, SIGMA, Classifier, HalfSpace, first, scores
 from hostile.judge import SEED, Question, attempt, differences, gathered, not_one_sentence, right_answer
-from hostile.kinds import ALPHA, KINDS
+from hostile.kinds import ALPHA, KINDS, with_kinds
 from smoothcert import Cohen, Gaussian, SmoothcertError, Smoothed
 
 
@@ -24,8 +24,12 @@ def _about(answer: Any, kind: str, reference: Callable[[], Classifier], question
     return differences(answer, right_answer(kind, reference, question))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("change", CHANGES)
+QUICK_CHANGES = ("weight through data", "plain number", "another forward", "global variable")
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"), with_kinds(CHANGES, lambda change, kind: kind == "plain" or change in QUICK_CHANGES)
+)
 def test_the_next_answer_is_about_the_changed_classifier(change, kind):
     given, move = CHANGES[change]()
     made, question = KINDS[kind], Question(KINDS[kind].procedures[0], KINDS[kind].inputs[0])
@@ -37,7 +41,6 @@ def test_the_next_answer_is_about_the_changed_classifier(change, kind):
 
 
 LONG = Cohen(n0=100, n=20_001, alpha=ALPHA)
-QUICK_CHANGES = ("weight through data", "plain number", "another forward", "global variable")
 
 
 @pytest.mark.parametrize(
@@ -125,7 +128,7 @@ def test_a_function_that_another_thread_changes_while_it_is_asked():
     def classify(x: Tensor) -> Tensor:
         nonlocal calls, edge
         calls += 1
-        if calls == 90:  # what another thread does, at a time that does not vary
+        if calls == 60:  # what another thread does, at a time that does not vary
             edge = MOVED
         return scores(first(x) - edge)
 
@@ -138,4 +141,4 @@ def test_a_function_that_another_thread_changes_while_it_is_asked():
         else:
             right = [right_answer("small-batches", reference, question) for reference in (HalfSpace, Moved)]
             assert "" in [differences(answer, one) for one in right]
-    assert calls >= 90
+    assert calls >= 60

@@ -66,8 +66,9 @@ mostly_plain = pytest.mark.parametrize(
 @every_kind
 @every_entry
 def test_is_refused_or_certified_rightly(entry: Entry, kind: str):
-    """Two inputs by the first procedure, one by another, which differs from entry to entry, and a prediction."""
-    assert verdict(entry, kind, questions(kind, NUMBERS[entry.name])).problems == ()
+    """Twice: by the kind's first procedure, and with another procedure, input or prediction in turn."""
+    rotate = None if kind == "plain" else NUMBERS[entry.name]
+    assert verdict(entry, kind, questions(kind, rotate)).problems == ()
 
 
 @pytest.mark.soundness
@@ -145,7 +146,7 @@ def test_well_behaved_twins_are_certified(reference, kind):
 
 def test_the_half_space_has_the_probability_of_the_closed_form():
     certificate = Smoothed(HalfSpace(), Gaussian(SIGMA), input_range=None).certify(FAR, LONG, seed=SEED, index=0)
-    p = float(stats.norm.cdf((0.9 - EDGE) / SIGMA))
+    p = float(stats.norm.cdf((FAR[0, 0, 0].item() - EDGE) / SIGMA))
     assert stats.binomtest(certificate.counts[1], LONG.n, p).pvalue > 1e-9
 
 
@@ -153,7 +154,7 @@ def test_the_judge_notices_false_and_different_answers():
     right = Smoothed(HalfSpace(), Gaussian(SIGMA), input_range=None).certify(FAR, QUICK, seed=SEED, index=0)
     assert judged(right, right, FAR, Expect.EITHER) == ""
     assert judged(right, right, FAR, Expect.REFUSE) != ""
-    for false in (replace(right, radius=0.4001), replace(right, label=0), replace(right, counts=(0, 201))):
+    for false in (replace(right, radius=0.4021), replace(right, label=0), replace(right, counts=(0, 201))):
         assert judged(false, right, FAR, Expect.EITHER) != ""
     assert judged(UsageError("the model is random; make it deterministic."), right, FAR, Expect.EITHER) == ""
     for text in ("bad.", "the model is random.", "this is bad; do that. And that.", "this is bad; do that\nnow."):
@@ -212,7 +213,7 @@ def test_every_kind_meets_every_procedure():
     )
     for kind, made in KINDS.items():
         for name in made.procedures:
-            assert met[kind, name] >= 30
+            assert met[kind, name] >= 20
     assert {name for made in KINDS.values() for name in made.procedures} == set(REGISTERED)
     for test in (test_is_refused_or_certified_rightly, test_is_refused_or_certified_rightly_by_every_procedure):
         marks = {mark.args[0]: list(mark.args[1]) for mark in test.pytestmark if mark.name == "parametrize"}

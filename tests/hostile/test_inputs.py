@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hostile.entry import EDGE, FAR, LOW, SIGMA, HalfSpace, point
 from hostile.judge import SEED, Question, attempt, differences, not_one_sentence, overstates, right_answer
-from hostile.kinds import ALPHA, KINDS, PROCEDURES
+from hostile.kinds import ALPHA, KINDS, PROCEDURES, with_kinds
 from smoothcert import Cohen, Gaussian, SmoothcertError, Smoothed, certify_dataset
 
 COHEN = Cohen(n0=20, n=201, alpha=ALPHA)
@@ -33,7 +33,7 @@ def _channels_last() -> Tensor:
 
 
 def _flat() -> Tensor:
-    return torch.full((), 0.9).expand(2, 2, 2)
+    return FAR[0, 0, 0].clone().expand(2, 2, 2)
 
 
 def _inference() -> Tensor:
@@ -78,8 +78,10 @@ def _plain(x: Any) -> Tensor:
     return torch.as_tensor(x).detach().clone(memory_format=torch.contiguous_format)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", INPUTS)
+QUICK_KINDS = ("plain", "consensus-1", "per-input", "router-core", "aces-core")
+
+
+@pytest.mark.parametrize(("name", "kind"), with_kinds(INPUTS, lambda name, kind: kind in QUICK_KINDS))
 def test_any_input_is_refused_or_certified_as_its_values(name, kind):
     x, made, model = INPUTS[name](), KINDS[kind], HalfSpace()
     kept = _plain(x)
@@ -87,7 +89,7 @@ def test_any_input_is_refused_or_certified_as_its_values(name, kind):
     procedure = made.adapt(PROCEDURES[made.procedures[0]], model)
     answer = attempt(lambda: made.build(model).certify(x, procedure, seed=SEED, index=2))
     if isinstance(answer, SmoothcertError):
-        assert name.startswith("numpy"), answer
+        assert name.startswith("numpy") or (kind == "exact" and name.endswith("float16")), answer
         assert not_one_sentence(answer) == ""
     else:
         assert overstates(answer, plain) == ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import runpy
 import subprocess
 import sys
 import textwrap
@@ -19,7 +20,7 @@ from hostile.entries.modes import Normed
 from hostile.entry import EDGE, FAR, SIGMA, Classifier, Expect, HalfSpace, first, point, scores
 from hostile.gallery import GALLERY
 from hostile.judge import Snapshot, not_one_sentence
-from hostile.kinds import ALPHA, KINDS, PROCEDURES
+from hostile.kinds import ALPHA, KINDS, PROCEDURES, with_kinds
 from smoothcert import Cohen, Gaussian, Memory, PerInput, SmoothcertError, Smoothed, certify_dataset
 from smoothcert.sampling.sigma import GridSigma
 
@@ -80,8 +81,9 @@ def test_a_memory_in_use_is_not_continued_by_a_changed_classifier():
         _refused(lambda smoothed=smoothed: smoothed.certify(FAR, QUICK, seed=1, index=1))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("change", ["plain number", "weight through numpy", "another forward", "closure variable"])
+@pytest.mark.parametrize(
+    ("change", "kind"), with_kinds(CHANGES, lambda change, kind: change in ("plain number", "closure variable"))
+)
 def test_a_run_of_any_kind_is_not_continued_with_a_changed_part(change, kind, tmp_path):
     made = KINDS[kind]
     given, move = CHANGES[change]()
@@ -202,11 +204,12 @@ PROGRAM = """
 """
 
 
-def test_another_process_continues_a_run(tmp_path):
+def test_another_process_continues_a_run(tmp_path, monkeypatch):
     """The identity depends on neither addresses nor the seed of Python's hashes."""
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(PROGRAM), encoding="utf-8")
-    for seed in ("1", "2"):
-        command = [sys.executable, str(program), str(tmp_path / "run")]
-        done = subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr[-500:]
+    command, run = [str(program), str(tmp_path / "run")], {"capture_output": True, "text": True}
+    done = subprocess.run([sys.executable, *command], env={**os.environ, "PYTHONHASHSEED": "1"}, **run)
+    assert done.returncode == 0, done.stderr[-500:]
+    monkeypatch.setattr(sys, "argv", command)
+    runpy.run_path(command[0], run_name="__main__")

@@ -18,7 +18,7 @@ from smoothcert import Cohen, Gaussian, SmoothcertError, Smoothed
 
 COHEN = Cohen(n0=20, n=401, alpha=ALPHA)
 LONG = Cohen(n0=100, n=50_001, alpha=ALPHA)
-POINTS = [point(0.02 * index) for index in range(48)]
+POINTS = [point(0.08 * index) for index in range(12)]
 
 CROWDED = (
     "features_through_a_global",

@@ -15,6 +15,10 @@ from smoothcert.training.recipes import load_recipe
 from smoothcert.training.run import train_recipe
 from smoothcert.types import Norm, UsageError
 
+EXACT = {
+    "digits-gaussian-0.25-quick": Gaussian(0.25, grid=256),
+    "digits-uniform-0.50-quick": Uniform(0.5, grid=256),
+}
 SHORT = ["epochs=4", "holdout=50", "votes=40"]
 RECIPES = {
     "digits-gaussian-0.25-quick": Gaussian(0.25),
@@ -47,8 +51,9 @@ def refusal(result: tuple[int, str, str], code: int = 2) -> str:
 def test_training_writes_the_noise_and_certifying_takes_it(run, trained, tmp_path, name):
     noise, folder = RECIPES[name], trained / name
     info = load_checkpoint(folder).info
-    assert info.noise == noise.config()
+    assert info.noise == noise.config()  # trained in floating point
     assert info.sigma == getattr(noise, "sigma", None)
+    noise = EXACT.get(name, noise)  # and certified on the grid of the digits
     command = ["certify", folder, "--data", "digits", "--n", 300, "--every", 100]
     for norm in noise.norms:
         place = tmp_path / norm.value
@@ -58,6 +63,7 @@ def test_training_writes_the_noise_and_certifying_takes_it(run, trained, tmp_pat
         assert stored.config["noise"] == noise.config()
         assert stored.config["procedure"]["norm"] == norm.value
         assert {row["norm"] for row in stored.rows()} == {norm.value}
+        assert {(row["arithmetic"], row["offset"]) for row in stored.rows()} == {("exact", 0.0)}  # k/16 is exact
         assert run_outcomes(stored).norm is norm
         named = {Norm.L0: "ℓ0 radius", Norm.L1: "ℓ1 radius", Norm.LINF: "ℓ∞ radius"}
         assert named.get(norm, "ACR | 0.00") in out.splitlines()[0]
@@ -87,18 +93,18 @@ def test_default_run_folders_tell_noises_and_norms_apart(run, trained, tmp_path,
     for norm in ("l1", "linf"):
         assert run(*command, "--stop", 1, "--norm", norm)[0] == 0
     assert {folder.name for folder in (tmp_path / "runs").iterdir()} == {
-        "best-digits-uniform-0.5",
-        "best-digits-uniform-0.5-linf",
+        "best-digits-uniform-0.5-grid-256",
+        "best-digits-uniform-0.5-grid-256-linf",
     }
 
 
 @pytest.mark.parametrize(
     ("arguments", "config"),
     [
-        (["--sigma", 0.5], {"name": "gaussian", "sigma": 0.5}),
-        (["--noise", "gaussian", "--sigma", 0.5], {"name": "gaussian", "sigma": 0.5}),
-        (["--lam", 0.5], {"name": "uniform", "lam": 0.5}),
-        (["--noise", "uniform", "--lam", 2], {"name": "uniform", "lam": 2.0}),
+        (["--sigma", 0.5], {"name": "gaussian", "sigma": 0.5, "grid": 256}),
+        (["--noise", "gaussian", "--sigma", 0.5, "--float"], {"name": "gaussian", "sigma": 0.5}),
+        (["--lam", 0.5, "--exact"], {"name": "uniform", "lam": 0.5, "grid": 256}),
+        (["--noise", "uniform", "--lam", 2, "--float"], {"name": "uniform", "lam": 2.0}),
         (["--keep", 0.7, "--levels", 16], {"name": "discrete", "keep": 0.7, "levels": 16}),
     ],
 )
@@ -128,6 +134,8 @@ def test_a_noise_is_chosen_on_the_command_line(run, trained, tmp_path, arguments
         (["--sigma", "1", "--norm", "l0"], "gaussian noise does not certify the norm 'l0'; it certifies: l2, linf"),
         (["--keep", "0.8", "--levels", "1"], "values of the input, such as"),
         (["--procedure", "anytime", "--radius", "0.9"], "l1 radius 0.9 cannot be certified"),
+        (["--sigma", "1000"], "spans 2.56e+05 steps, more than the 131072 that can be drawn exactly"),
+        (["--keep", "0.8", "--levels", "16", "--exact"], "discrete noise is always drawn exactly; leave out --exact"),
     ],
 )
 def test_certify_refuses_in_one_sentence(run, trained, tmp_path, arguments, match):
@@ -217,11 +225,18 @@ def test_votes_come_up_as_often_as_the_noise_says(half_space, tmp_path):
     for noise, at, p in (
         (Uniform(0.5), x, 0.7),
         (Uniform(2.0), x, 0.55),
+        (Uniform(0.5, grid=100), x, 0.705),  # what is rounded to 0.5 lies before the edge
+        (Gaussian(0.2, grid=100), x, 0.847133),  # Φ(0.205/0.2)
         (Discrete(0.8, 4), grid, 0.8 + 0.05),  # 0.75 and 1 lie beyond the edge
         (Discrete(0.6, 1), torch.ones(2), 0.6),
     ):
         stored = certify_dataset(
-            Smoothed(half_space, noise), [(at, 1)], Cohen(n=40_000), run=tmp_path / repr(noise), progress=False
+            Smoothed(half_space, noise),
+            [(at, 1)],
+            Cohen(n=40_000),
+            run=tmp_path / repr(noise),
+            progress=False,
+            seed=0,
         )
         (row,) = stored.rows()
         assert abs(row["counts"][1] - 40_000 * p) < 4 * (40_000 * p * (1 - p)) ** 0.5

@@ -35,7 +35,7 @@ def digits_runs(tmp_path_factory):
     }
     for name, (sigma, procedure) in procedures.items():
         smoothed = Smoothed(model, Gaussian(sigma), runtime="eager")
-        certify_dataset(smoothed, digits, procedure, run=folder / name, every=EVERY, progress=False)
+        certify_dataset(smoothed, digits, procedure, run=folder / name, every=EVERY, progress=False, seed=0)
     return folder
 
 
@@ -54,7 +54,7 @@ def hostile_run(tmp_path_factory, digits_runs):
     folder = tmp_path_factory.mktemp("hostile")
     run = load_run(digits_runs / "small")
     table = run.table()
-    for column in ("guarantee", "outcome"):
+    for column in ("runtime", "model", "outcome"):
         values = pa.array([OWNED] * len(table))
         table = table.set_column(table.column_names.index(column), column, values)
     config = {

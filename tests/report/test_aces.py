@@ -270,17 +270,18 @@ class Slope(torch.nn.Module):
         return torch.stack([-score, score], dim=1)
 
 
+@pytest.mark.parametrize("grid", [None, 10])
 @pytest.mark.parametrize("theta", [0.0, 0.25, 0.5, 0.8, 1.0])
-def test_a_run_composes_to_its_own_certificates(tmp_path, theta):
+def test_a_run_composes_to_its_own_certificates(tmp_path, theta, grid):
     # Inputs on both sides of ½, near and far; the core is wrong beyond 0.8.
-    inputs = [(torch.tensor([value]), int(value > 0.5)) for value in np.linspace(-0.4, 1.4, 19, dtype=np.float32)]
+    inputs = [(torch.tensor([value]), int(value > 0.5)) for value in np.arange(-4, 15, dtype=np.float32) / 10]
 
     def core(x):
         return torch.stack([x[:, 0] * 0 + 0.5, ((x[:, 0] > 0.5) & (x[:, 0] < 0.8)).float()], dim=1)
 
     procedure = Aces(core=core, theta=theta, n0=20, n=300, steps=20)
-    smoothed = Smoothed(Slope(), Gaussian(0.3), runtime="eager", input_range=None)
-    rows = certify_dataset(smoothed, inputs, procedure, run=tmp_path / "run", progress=False).rows()
+    smoothed = Smoothed(Slope(), Gaussian(0.3, grid), runtime="eager", input_range=None)
+    rows = certify_dataset(smoothed, inputs, procedure, run=tmp_path / "run", progress=False, seed=0).rows()
     parts = load_components(tmp_path / "run")
     outcomes, at = compose(parts, theta), parts.position(theta)
     assert outcomes.predict.tolist() == [row["predict"] for row in rows]
@@ -288,6 +289,22 @@ def test_a_run_composes_to_its_own_certificates(tmp_path, theta):
     assert parts.choice[at].tolist() == [row["choice"] for row in rows]
     assert parts.choice_radius[at] == pytest.approx([row["choice_radius"] for row in rows], rel=1e-12)
     assert (outcomes.radius > 0).any() == (theta > 0)
+    assert any(row["offset"] > 0 for row in rows) == (grid is not None)
+
+
+def test_offsets_are_taken_off_the_radii(copies, tmp_path):
+    offsets = np.linspace(0, 0.2, len(copies)).tolist()
+    for load in (load_components, load_single):
+        plain, moved = (
+            load(run_folder(tmp_path / f"{load.__name__}-{i}", copies, **columns))
+            for i, columns in enumerate(({}, {"offset": offsets}))
+        )
+        one, other = (getattr(parts, "certifier", None) or parts.outcomes for parts in (plain, moved))
+        assert other.radius == pytest.approx(np.maximum(one.radius - offsets, 0), abs=1e-12)
+        assert (other.radius <= np.maximum(one.radius - offsets, 0)).all()
+        assert other.predict.tolist() == one.predict.tolist()
+    parts = [load_components(tmp_path / f"load_components-{i}") for i in (0, 1)]
+    assert parts[1].choice_radius == pytest.approx(np.maximum(parts[0].choice_radius - offsets, 0), abs=1e-12)
 
 
 def test_votes_of_several_noises_or_experts_are_refused(copies, tmp_path):
@@ -496,8 +513,8 @@ def test_pareto_figure_draws_the_points():
     parts = small()
     single = SimpleNamespace(outcomes=parts.certifier, natural=0.75)
     for radius, label in (
-        (None, "average certified radius (ℓ2)"),
-        (0.25, "certified accuracy (%) at radius 0.25 (ℓ2)"),
+        (None, "average certified radius (norm unknown)"),
+        (0.25, "certified accuracy (%) at radius 0.25 (norm unknown)"),
     ):
         (axes,) = pareto_figure([parts], [single], radius=radius, title="Both").axes
         natural, robust = pareto(parts, radius)
@@ -523,7 +540,7 @@ def test_selection_figure_sorts_signed_radii():
     assert line.get_ydata()[:-1].tolist() == [-0.8, 0.0, 0.3, 0.7]
     assert set(core_only.get_ydata()) == {-0.9}
     assert axes.get_xlabel() == "percentile of inputs (%)"
-    assert axes.get_ylabel().startswith("certified radius of the selection (ℓ2)")
+    assert axes.get_ylabel().startswith("certified radius of the selection (norm unknown)")
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["θ = 0", "θ = 0.1"]
     with pytest.raises(UsageError, match="no thresholds to draw"):
         selection_figure(small(), [])

@@ -33,7 +33,7 @@ from smoothcert.types import Norm, UsageError
 def outcomes(right: int, total: int = 8, radius: float = 0.5) -> Outcomes:
     """So many right answers, all at one radius."""
     predict = np.where(np.arange(total) < right, 5, 7)
-    return Outcomes("set", np.arange(total), np.full(total, 5), predict, np.full(total, radius))
+    return Outcomes("set", np.arange(total), np.full(total, 5), predict, np.full(total, radius), Norm.L2)
 
 
 def method(name: str, **rights: int) -> SuiteResults:

@@ -129,7 +129,7 @@ def test_numbers_of_runs(digits_runs):
     small = next(run for run in group["runs"] if run["name"] == "small")
     assert small["limit"] == int(1e4 * max(load_run(digits_runs / "small").table()["radius"].to_pylist()))
     assert ["noise.sigma", "0.1"] in small["config"]
-    assert any("same guarantee" in note for note in group["notes"])
+    assert any("differ in guarantee" in note and "routed: aces" in note for note in group["notes"])
     points = {point["name"] for point in group["aces"]["points"]}
     assert "aces, certifier alone" in points
     assert len(points) == 3
@@ -143,11 +143,13 @@ def test_the_summary_promises_no_more_than_the_guarantee(tmp_path, digits_runs):
     (strong,) = payload(report_html([digits_runs / "small"]))["groups"]
     (weak,) = payload(report_html([path]))["groups"]
     assert "no perturbation of ℓ2 length up to" in strong["summary"]
-    assert "wrong with probability at most 0.001" in strong["summary"]
+    assert strong["summary"].endswith(
+        "Of its 125 statements, one for each input, at most 0.125 are expected to be false."
+    )
     assert "no perturbation" not in weak["summary"]
     assert "what that covers is said below" in weak["summary"]
     (both,) = payload(report_html([digits_runs / "small", path]))["groups"]
-    assert "and no run more" in both["summary"]
+    assert "and no run more" not in both["summary"]  # another guarantee, so nothing is ranked
 
 
 def test_radii_of_the_overview():
@@ -295,7 +297,9 @@ def damaged(tmp_path, digits_runs, **columns):
         ({"predict": -1, "radius": 0.25}, "input 12 abstains, but holds a radius above 0"),
         ({"index": 8}, "input 8 appears twice"),
         ({"index": None}, "row 125 has no index"),
-        ({"norm": "l3"}, "input 12 holds a norm that is none"),
+        ({"norm": "l3"}, "input 12 holds an invalid norm"),
+        ({"guarantee": "all"}, "input 12 holds an invalid guarantee"),
+        ({"arithmetic": "double"}, "input 12 holds an invalid arithmetic"),
         ({"counts": [201] + [0] * 9}, "input 12 holds votes that are negative or more than its samples"),
         ({"counts": [-1] + [0] * 9}, "input 12 holds votes that are negative"),
         ({"p_lower": float("inf")}, "input 12 holds a p_lower that is no number"),

@@ -53,8 +53,10 @@ def test_whole_runs(tmp_path):
         ({"predict": -3}, "but input 10 has the predict -3"),
         ({"predict": -1}, "must have radius 0, but input 10 has 0.5"),
         ({"index": 0}, "the index 0 appears twice"),
-        ({"norm": None}, "input 10 has a radius in the norm None, which is none"),
-        ({"norm": "l7"}, "input 10 has a radius in the norm 'l7', which is none"),
+        ({"norm": None}, "input 10 has a radius without a norm"),
+        ({"norm": "l7"}, "input 10 has the norm 'l7', which does not exist"),
+        ({"guarantee": "all"}, "input 10 has the guarantee 'all', which does not exist"),
+        ({"arithmetic": "double"}, "input 10 has the arithmetic 'double', which does not exist"),
     ],
 )
 def test_damaged_rows(tmp_path, change, said):
@@ -66,7 +68,7 @@ def test_damaged_rows(tmp_path, change, said):
 def test_runs_without_rows_or_with_several_norms(tmp_path):
     with pytest.raises(RunError, match="empty holds no rows yet"):
         load_outcomes([stored(tmp_path / "empty", count=0)])
-    with pytest.raises(RunError, match="several holds radii in several norms"):
+    with pytest.raises(RunError, match=r"several is damaged: .* the radii are in several norms \(l1, l2\)"):
         load_outcomes([stored(tmp_path / "several", norm="l1")])
 
 

@@ -132,7 +132,8 @@ def test_the_input_of_a_damaged_row_is_named(change, said):
 
 def test_from_table():
     columns = {"radius": [0.5], "predict": [3], "label": [3], "index": [7], "seconds": [1.0]}
-    run = Outcomes.from_table("run", pa.table(columns), norm="linf")
+    run = Outcomes.from_table("run", pa.table({**columns, "norm": ["linf"]}))
+    assert Outcomes.from_table("run", pa.table(columns)).norm is None
     assert (run.index.item(), run.label.item(), run.predict.item(), run.radius.item()) == (7, 3, 3, 0.5)
     assert run.norm is Norm.LINF
     with pytest.raises(UsageError, match="label must hold a whole number for every input"):
@@ -142,10 +143,11 @@ def test_from_table():
 
 
 def test_common_norm(run):
-    other = Outcomes("other", [0], [1], [1], [0.5], Norm.L1)
-    assert common_norm([run, run]) is Norm.L2
-    with pytest.raises(UsageError, match=r"run \(ℓ2\) and other \(ℓ1\) have radii in different norms"):
-        common_norm([run, other])
+    one, other = (Outcomes(norm.value, [0], [1], [1], [0.5], norm) for norm in (Norm.L2, Norm.L1))
+    assert common_norm([run, run]) is None
+    assert common_norm([run, one, run]) is Norm.L2
+    with pytest.raises(UsageError, match=r"l2 \(ℓ2\) and l1 \(ℓ1\) have radii in different norms .* by itself"):
+        common_norm([run, one, other])
     with pytest.raises(UsageError, match="no runs"):
         common_norm([])
 

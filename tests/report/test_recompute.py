@@ -81,8 +81,26 @@ def test_other_noises(model, digits, tmp_path, noise):
     assert_same(recompute(runs[0], n=100), runs[1])
 
 
-def test_a_scale_for_every_input(model, digits, tmp_path):
-    smoothed = PerInput(model, Gaussian(0.25), OptimizeSigma(steps=3))
+@pytest.mark.parametrize("noise", [Gaussian(0.35, grid=255), Uniform(0.5, grid=255)], ids=repr)
+def test_exact_noise(model, digits, tmp_path, noise):
+    rounded = [((x * 255).round() / 255, label) for x, label in (digits[i] for i in range(len(digits)))]
+    runs = [certified(Smoothed(model, noise), rounded, tmp_path / str(n), Cohen(n=n)) for n in (1_000, 100)]
+    assert all(row["offset"] > 0 and row["arithmetic"] == "exact" for row in runs[0].rows())
+    assert any(row["radius"] > 0 for row in runs[1].rows())
+    assert_same(recompute(runs[0], n=100), runs[1])
+    table = runs[0].table()
+    for older in (table.drop(["offset"]), table.set_column(table.column_names.index("offset"), "offset", [[None] * 9])):
+        path = tmp_path / f"older-{len(older.column_names)}"
+        write_run(path, older, runs[0].config, {})
+        found, known = recompute(load_run(path)), run_outcomes(runs[0])
+        assert (found.radius >= known.radius).all()
+        assert found.radius == pytest.approx(known.radius, abs=1e-4)
+        assert (found.radius[known.radius > 0] > known.radius[known.radius > 0]).all()
+
+
+@pytest.mark.parametrize("grid", [None, 256])
+def test_a_scale_for_every_input(model, digits, tmp_path, grid):
+    smoothed = PerInput(model, Gaussian(0.25, grid), OptimizeSigma(steps=3))
     runs = [certified(smoothed, digits, tmp_path / str(n), Cohen(n=n)) for n in (1_000, 100)]
     assert len({row["sigma"] for row in runs[0].rows()}) > 5
     assert_same(recompute(runs[0], n=100), runs[1])

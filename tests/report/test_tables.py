@@ -95,6 +95,9 @@ def test_markdown():
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: |\n"
         r"| a\|b\_c\#1 \\\* | 0.233 | 66.7 | 33.3 | 66.7 | 33.3 | 3 |" + "\n"
         "| two lines | 0.300 | 100.0 | 100.0 | 100.0 | 0.0 | 1 |\n"
+        "\nNorm ℓ2.\n"
+        "\nGuarantee and arithmetic unknown (not recorded).\n"
+        "\nFor each run, the expected number of false statements is unknown (alpha not recorded).\n"
     )
 
 
@@ -112,6 +115,10 @@ def test_latex():
             r" & 0.233 & 66.7 & 33.3 & 33.3 & 3 \\",
             r"\bottomrule",
             r"\end{tabular}",
+            r"\par\smallskip{\footnotesize Norm $\ell_2$.\par}",
+            r"\par\smallskip{\footnotesize Guarantee and arithmetic unknown (not recorded).\par}",
+            r"\par\smallskip{\footnotesize The expected number of false statements is unknown "
+            r"(alpha not recorded).\par}",
             "",
         ]
     )
@@ -119,7 +126,7 @@ def test_latex():
 
 
 def test_csv_keeps_names_whole():
-    table = accuracy_table([outcomes('a, "b" | 5%')], [0])
+    table = accuracy_table([outcomes('a, "b" | 5%', norm=None)], [0])
     header, row = csv.reader(render(table, "csv").splitlines())
     assert header == ["name", "acr", "0.00", "abstention", "inputs"]
     assert row == ['a, "b" | 5%', "0.233", "66.7", "33.3", "3"]
@@ -133,9 +140,10 @@ def test_intervals_round_outwards():
     assert "| 65.2 [60.9, 69.3] |" in markdown
     assert "| 100.0 [99.2, 100.0] |" in markdown
     assert "| 65.2 [60.9, 69.3]" not in render(table, "md")
+    known = "norm,guarantee,arithmetic,runtime,model,seed,alpha,expected false"
     assert render(table, "csv", intervals=True).splitlines()[:2] == [
-        "name,acr,acr low,acr high,0.00,0.00 low,0.00 high,abstention,inputs",
-        "run,0.196,0.182,0.208,65.2,60.9,69.3,34.8,500",
+        f"name,acr,acr low,acr high,0.00,0.00 low,0.00 high,abstention,inputs,{known}",
+        "run,0.196,0.182,0.208,65.2,60.9,69.3,34.8,500,l2,,,,,,,",
     ]
 
 
@@ -186,10 +194,9 @@ def test_numbers_of_pixels_are_whole():
     pixels = outcomes(radii=[3.0, 1.0], norm=Norm.L0)
     assert default_radii([pixels]) == (0.0, 1.0, 2.0, 3.0)
     assert default_radii([outcomes(radii=[23.0], norm=Norm.L0)]) == (0.0, 4.0, 8.0, 12.0, 16.0, 20.0, 24.0)
-    assert render(accuracy_table([pixels]), "csv").splitlines() == [
-        "name,acr,l0 radius 0,l0 radius 1,l0 radius 2,l0 radius 3,abstention,inputs",
-        "run,1.333,66.7,66.7,33.3,33.3,33.3,3",
-    ]
+    header, row = render(accuracy_table([pixels]), "csv").splitlines()
+    assert header.startswith("name,acr,l0 radius 0,l0 radius 1,l0 radius 2,l0 radius 3,abstention,inputs,norm,")
+    assert row.startswith("run,1.333,66.7,66.7,33.3,33.3,33.3,3,l0,")
     assert "| ℓ0 radius 0.5 |" in render(accuracy_table([pixels], [0.5]), "md")
     assert r"$\ell_0$ radius" in render(accuracy_table([pixels]), "latex")
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
 from scipy import special, stats
+from torch import Tensor
 
 from smoothcert.certify import Anytime, Cohen, Staged
 from smoothcert.certify.base import Task, answer
@@ -40,6 +42,7 @@ class Case:
         dimension: Coordinates of the input.
         p: The probability of its top class there.
         truth: The largest radius that may be claimed: up to it (in ℓ0, with it) the top class has more than half.
+        x: The input, where the noise has a grid.
     """
 
     noise: Noise
@@ -47,6 +50,7 @@ class Case:
     dimension: int
     p: float
     truth: float
+    x: Tensor | None = None
 
 
 def tightest(n: int, alpha: float) -> float:
@@ -91,8 +95,39 @@ def uniform_linf_corner(p: float) -> Case:
     return Case(Uniform(lam), Norm.LINF, dimension, p, 2 * lam * (0.5 ** (1 / dimension) - (1 - p) ** (1 / dimension)))
 
 
-CONTINUOUS = (gaussian_l2, gaussian_linf, uniform_l1, uniform_linf, uniform_linf_corner)
-SHARP = (gaussian_l2, gaussian_linf, uniform_l1, uniform_linf)
+MARGIN = 30.5
+"""Steps from an input on a grid to the plane between two grid points, on the far side of which is another class."""
+
+
+def exact_gaussian_l2(p: float) -> Case:
+    """At 0, all grid points above −30 in the first coordinate: of real inputs, those beyond a plane."""
+    return Case(Gaussian(MARGIN / 255 / float(special.ndtri(p)), grid=255), Norm.L2, 1, p, MARGIN / 255, torch.zeros(1))
+
+
+def exact_uniform_l1(p: float) -> Case:
+    """The same under uniform noise."""
+    return Case(Uniform(MARGIN / 255 / (2 * p - 1), grid=255), Norm.L1, 1, p, MARGIN / 255, torch.zeros(1))
+
+
+def beside_the_grid(case: Case) -> Case:
+    """The same around 77/255, at an input two units in the last place nearer to the plane."""
+    x = torch.tensor([77 / 255])
+    for _ in range(2):
+        x = torch.nextafter(x, torch.zeros(1))
+    return replace(case, x=x, truth=float(Fraction(float(x)) - (77 - Fraction(MARGIN)) / 255))
+
+
+def exact_gaussian_l2_beside(p: float) -> Case:
+    return beside_the_grid(exact_gaussian_l2(p))
+
+
+def exact_uniform_l1_beside(p: float) -> Case:
+    return beside_the_grid(exact_uniform_l1(p))
+
+
+EXACT = (exact_gaussian_l2, exact_uniform_l1, exact_gaussian_l2_beside, exact_uniform_l1_beside)
+CONTINUOUS = (gaussian_l2, gaussian_linf, uniform_l1, uniform_linf, uniform_linf_corner, *EXACT)
+SHARP = (gaussian_l2, gaussian_linf, uniform_l1, uniform_linf, *EXACT[:2])
 """Classifiers that attain the certificate."""
 
 
@@ -155,7 +190,7 @@ def certificates(case: Case, procedure: Cohen | Staged | Anytime, runs: int) -> 
         k = int(rng.binomial(request.n, case.p))
         return (Votes(n=request.n, counts=(request.n - k, k)),)
 
-    tasks = (Task(case.noise, 2, case.dimension, seed=0, index=index) for index in range(runs))
+    tasks = (Task(case.noise, 2, case.dimension, seed=0, index=index, x=case.x) for index in range(runs))
     return [answer(procedure.certify(task), draw) for task in tasks]
 
 
@@ -207,6 +242,29 @@ def test_false_targets_stay_within_alpha(case: Case, staged: bool, alpha: float,
     assert within(false_claims(case, procedure, runs), runs, alpha)
 
 
+@pytest.mark.parametrize("runs", RUNS)
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("make", EXACT)
+def test_false_radii_from_exact_draws_stay_within_alpha(make: Callable[[float], Case], alpha: float, runs: int):
+    """As above, with votes that are counted on the copies that the noise itself draws."""
+    case = make(tightest(N, alpha))
+    assert case.x is not None
+    case.noise.check(case.x)
+    start, generator = float(case.noise.nearest(case.x)), torch.Generator().manual_seed(13)
+
+    def draw(request: Draw) -> tuple[Votes, ...]:
+        copies = case.noise.sample(case.x, torch.empty(request.n, 1), generator)
+        k = int((copies > start - (MARGIN / 255)).sum())
+        return (Votes(n=request.n, counts=(request.n - k, k)),)
+
+    tasks = (Task(case.noise, 2, 1, seed=0, index=index, x=case.x) for index in range(runs))
+    given = [answer(cohen(alpha, case.norm).certify(task), draw) for task in tasks]
+    false = sum(c.label == 0 or c.radius > case.truth for c in given)
+    assert within(false, runs, alpha)
+    if make in SHARP:
+        assert within(runs - false, runs, 1 - 0.8 * alpha)
+
+
 def test_the_pixel_vote_by_enumeration():
     """Against every outcome of a small image, over every change of r pixels."""
     keep, levels, pixels, most = 0.5, 2, 4, 2
@@ -256,6 +314,16 @@ def test_the_check_notices_a_norm_that_is_mistaken_for_another(monkeypatch):
     case = gaussian_linf(tightest(N, 0.05))
     monkeypatch.setattr(Gaussian, "_stretch", lambda *_: math.sqrt(36.0))
     assert not within(false_claims(case, cohen(0.05, case.norm), QUICK), QUICK, 0.05)
+
+
+@pytest.mark.parametrize("make", EXACT)
+def test_exact_probabilities_on_a_grid_prove_no_more_than_the_truth(monkeypatch, make: Callable[[float], Case]):
+    case = make(0.83)
+    task = Task(case.noise, 2, 1, seed=0, index=0, x=case.x)
+    assert task.radius(case.p, case.norm) <= case.truth
+    assert task.threshold(case.truth, case.norm) >= case.p
+    monkeypatch.setattr(type(case.noise), "offset", lambda *_: 0.0)  # beside the grid it is needed
+    assert (task.radius(case.p, case.norm) > case.truth) == (make not in SHARP)
 
 
 def test_the_check_notices_one_pixel_too_many(monkeypatch):

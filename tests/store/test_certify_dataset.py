@@ -31,8 +31,8 @@ def smoothed():
     return Smoothed(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(8, 4)), Gaussian(0.5), batch_size=100)
 
 
-def certify(smoothed, path, dataset=DATA, procedure=QUICK, **options):
-    return certify_dataset(smoothed, dataset, procedure, run=path, progress=False, **options)
+def certify(smoothed, path, dataset=DATA, procedure=QUICK, seed=0, **options):
+    return certify_dataset(smoothed, dataset, procedure, run=path, progress=False, seed=seed, **options)
 
 
 def test_rows_equal_single_certificates(smoothed, tmp_path):
@@ -48,8 +48,10 @@ def test_run_file_tells_everything(smoothed, tmp_path):
     run = certify(smoothed, tmp_path / "run", source={"checkpoint": "model.safetensors", "sha256": "abc"})
     assert run.config["procedure"] == {"name": "cohen", "n0": 100, "n": 200, "alpha": 0.001, "norm": None}
     assert run.config["noise"] == {"name": "gaussian", "sigma": 0.5}
-    assert len(run.config["model"]["sha256"]) == 64
+    assert len(run.config["model"]["sha256"]) == len(run.config["model"]["code"]) == 64
+    assert run.config["stream"] == {"block": 20, "device": "cpu", "dtype": "float32"}
     (session,) = run.info["sessions"]
+    assert session["probe"] == smoothed.sealed().probe((2, 4))
     assert session["source"]["sha256"] == "abc"
     assert {"smoothcert", "python", "torch", "numpy", "scipy"} <= session["versions"].keys()
 
@@ -150,7 +152,8 @@ KILLED = """
     torch.set_num_threads(1)
     torch.manual_seed(0)
     smoothed = Smoothed(models.build("digits-cnn"), Gaussian(0.25))
-    certify_dataset(smoothed, data.load("digits"), Cohen(n=2000), run=sys.argv[1], stop=40, progress=False)
+    seed = int(sys.argv[2]) if len(sys.argv) > 2 else None
+    certify_dataset(smoothed, data.load("digits"), Cohen(n=2000), run=sys.argv[1], stop=40, seed=seed, progress=False)
 """
 
 
@@ -159,16 +162,17 @@ def _rows_in(pending: Path) -> int:
 
 
 def test_killed_at_five_random_moments_and_resumed_gives_identical_rows(tmp_path):
-    def start(path: Path) -> subprocess.Popen:
-        return subprocess.Popen([sys.executable, "-c", textwrap.dedent(KILLED), str(path)])
+    def start(path: Path, *seed: object) -> subprocess.Popen:
+        return subprocess.Popen([sys.executable, "-c", textwrap.dedent(KILLED), str(path), *map(str, seed)])
 
     begin = time.monotonic()
     assert start(tmp_path / "whole").wait() == 0
     whole = time.monotonic() - begin
     pick = random.Random(0)
     seen = []
-    for _ in range(5):
-        process = start(tmp_path / "killed")
+    drawn = load_run(tmp_path / "whole").config["seed"]
+    for number in range(5):
+        process = start(tmp_path / "killed", *([] if number else [drawn]))  # later the run tells its seed
         pending = tmp_path / "killed" / "pending.jsonl"
         deadline = time.monotonic() + 60
         had = _rows_in(pending)

@@ -55,7 +55,7 @@ def linear(seed: int = 0, classes: int = 4) -> nn.Module:
 
 def certify(path, smoothed=None, procedure=None, dataset=DATA, **options):
     smoothed = smoothed or Smoothed(linear(), Gaussian(0.5), batch_size=100)
-    return certify_dataset(smoothed, dataset, procedure or Cohen(n=500), run=path, progress=False, **options)
+    return certify_dataset(smoothed, dataset, procedure or Cohen(n=500), run=path, progress=False, seed=0, **options)
 
 
 def without_time(path) -> list[dict]:

@@ -45,9 +45,10 @@ def votes(model: nn.Module, copies: Tensor, classes: int) -> list[int]:
         (Gaussian(0.3), Cohen(n=130, n0=20)),
         (Gaussian(0.3), Anytime(radius=0.1, n_max=400, n0=20)),
         (Gaussian(0.3), Staged(radius=0.1, stages=(50, 200), n0=20)),
+        (Gaussian(0.3, grid=256), Cohen(n=130, n0=20)),
         (Discrete(0.7, 16), Cohen(n=130, n0=20)),
     ],
-    ids=["cohen", "anytime", "staged", "discrete"],
+    ids=["cohen", "anytime", "staged", "exact", "discrete"],
 )
 def test_the_votes_on_the_copies_are_those_of_the_run(tmp_path, noise, procedure):
     model = BrightColumns()
@@ -62,10 +63,11 @@ def test_the_votes_on_the_copies_are_those_of_the_run(tmp_path, noise, procedure
         assert torch.equal(noisy_copies(run, row, x, 7), copies[:7])
 
 
-def test_a_noise_of_its_own_for_every_input(tmp_path):
+@pytest.mark.parametrize("grid", [None, 256])
+def test_a_noise_of_its_own_for_every_input(tmp_path, grid):
     model = BrightColumns()
-    smoothed = PerInput(model, Gaussian(0.3), GridSigma(grid=(0.1, 0.3, 0.9), n=10), runtime="eager")
-    run = certify_dataset(smoothed, DIGITS, Cohen(n=100, n0=20), run=tmp_path, every=60, progress=False)
+    smoothed = PerInput(model, Gaussian(0.3, grid), GridSigma(grid=(0.1, 0.3, 0.9), n=10), runtime="eager")
+    run = certify_dataset(smoothed, DIGITS, Cohen(n=100, n0=20), run=tmp_path, every=60, progress=False, seed=0)
     rows = run.rows()
     assert len({row["sigma"] for row in rows}) > 1
     for row in rows:
@@ -75,7 +77,7 @@ def test_a_noise_of_its_own_for_every_input(tmp_path):
 def test_copies_of_the_expert_that_answered(tmp_path):
     experts = [Smoothed(BrightColumns(), Gaussian(sigma), runtime="eager") for sigma in (0.1, 0.6)]
     router = Router(Halves(), Gaussian(0.2), experts, runtime="eager")
-    run = certify_dataset(router, DIGITS, Cohen(n=100, n0=20), run=tmp_path, every=25, progress=False)
+    run = certify_dataset(router, DIGITS, Cohen(n=100, n0=20), run=tmp_path, every=25, progress=False, seed=0)
     rows = run.rows()
     assert {row["choice"] for row in rows} == {-1, 0, 1}
     for row in rows:
@@ -91,7 +93,7 @@ def test_copies_of_the_expert_that_answered(tmp_path):
 def certified(tmp_path_factory):
     path = tmp_path_factory.mktemp("runs") / "run"
     smoothed = Smoothed(BrightColumns(), Gaussian(0.3), runtime="eager")
-    return certify_dataset(smoothed, DIGITS, Cohen(n=20, n0=5), run=path, every=150, progress=False)
+    return certify_dataset(smoothed, DIGITS, Cohen(n=20, n0=5), run=path, every=150, progress=False, seed=0)
 
 
 def test_another_dataset_is_refused(certified):

@@ -180,6 +180,7 @@ def test_written_text(tmp_path):
             row(np.int64(20), predict=-1, radius=0.0, seconds=90061.5),
             row(40, label=1, radius=2, seconds=0),
         ],
+        classic=True,
     )
     assert path.read_bytes().decode() == (
         SIX + "0\t3\t3\t0.249999\t1\t0:01:18.206684\n20\t3\t-1\t0.0\t0\t25:01:01.500000\n"

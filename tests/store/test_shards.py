@@ -30,8 +30,8 @@ def make(sigma: float = 0.5) -> Smoothed:
     return Smoothed(model, Gaussian(sigma), batch_size=100)
 
 
-def certify(path, smoothed=None, dataset=DATA, **options):
-    return certify_dataset(smoothed or make(), dataset, QUICK, run=path, progress=False, **options)
+def certify(path, smoothed=None, dataset=DATA, seed=0, **options):
+    return certify_dataset(smoothed or make(), dataset, QUICK, run=path, progress=False, seed=seed, **options)
 
 
 def without_time(path) -> list[dict]:

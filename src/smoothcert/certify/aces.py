@@ -135,7 +135,7 @@ class Aces(Procedure):
         chosen = p_choice > 0.5
         label, radius = ABSTAIN, 0.0
         if chosen and choice == CERTIFIER and p_class > 0.5:
-            label, radius = guess, float(task.noise.radius(min(p_class, p_choice), norm, task.dimension))
+            label, radius = guess, task.radius(min(p_class, p_choice), norm)
         elif core is not None and ((chosen and choice == CORE) or (guess == core and p_class > 0.5)):
             label = core
         certificate = task.certificate(
@@ -149,7 +149,7 @@ class Aces(Procedure):
         )
         routing = Routing(
             choice=choice if chosen else ABSTAIN,
-            radius=float(task.noise.radius(p_choice, norm, task.dimension)),
+            radius=task.radius(p_choice, norm),
             p_lower=p_choice,
             n=scores.n,
             counts=scores.counts,

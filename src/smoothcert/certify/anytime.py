@@ -76,7 +76,7 @@ class Anytime(Procedure):
 
     def certify(self, task: Task) -> Steps[Certificate]:
         norm = task.noise.resolve_norm(self.norm)
-        thresholds = tuple(float(task.noise.threshold(r, norm, task.dimension)) for r in self.radii)
+        thresholds = tuple(task.threshold(r, norm) for r in self.radii)
         self._check_reach(task, norm, thresholds)
         (selection,) = yield Draw(SELECTION, self.n0)
         guess = int(np.argmax(selection.counts))

@@ -19,7 +19,7 @@ from smoothcert.noise import Noise
 from smoothcert.sampling import PREDICTION, Answer, Classifier, Draw, Statistic, Steps, TopClass
 from smoothcert.stats import top_class_p_value
 from smoothcert.stats.binomial import MAX_SAMPLES
-from smoothcert.types import ABSTAIN, Certificate, Guarantee, Norm, Outcome, Prediction, UsageError, Votes
+from smoothcert.types import ABSTAIN, Arithmetic, Certificate, Guarantee, Norm, Outcome, Prediction, UsageError, Votes
 
 PREDICTION_SAMPLES = 1_000
 """Samples of PREDICT where a procedure has no number of its own."""
@@ -45,6 +45,18 @@ class Task:
     index: int
     x: Tensor | None = None
 
+    def offset(self, norm: Norm) -> float:
+        """How far the input is from the grid point that stands for it; 0 without a grid."""
+        return 0.0 if self.x is None else self.noise.offset(self.x, norm)
+
+    def radius(self, p: float, norm: Norm) -> float:
+        """The radius around the input that a lower bound on a probability proves."""
+        return float(self.noise.radius(p, norm, self.dimension, self.offset(norm)))
+
+    def threshold(self, r: float, norm: Norm) -> float:
+        """The probability that proves the radius r around the input."""
+        return float(self.noise.threshold(r, norm, self.dimension, self.offset(norm)))
+
     def certificate(
         self,
         *,
@@ -66,7 +78,7 @@ class Task:
         proved = p_lower > 0.5
         decisions = decisions or {}
         targets = [target for target, outcome in decisions.items() if outcome is Outcome.CERTIFIED]
-        radius = max([float(self.noise.radius(p_lower, norm, self.dimension)), *targets])
+        radius = max([self.radius(p_lower, norm), *targets])
         overall = Outcome.CERTIFIED if proved else Outcome.UNDECIDED
         return Certificate(
             label=guess if proved else ABSTAIN,
@@ -87,6 +99,8 @@ class Task:
             checkpoints=votes.checkpoints,
             decisions=decisions,
             stages=stages,
+            arithmetic=Arithmetic.EXACT if self.noise.exact else Arithmetic.FLOAT,
+            offset=self.offset(norm),
         )
 
     def top_class(self, n: int, alpha: float) -> Steps[Prediction]:

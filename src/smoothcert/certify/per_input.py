@@ -100,7 +100,8 @@ class PerInput(Smoothed):
         """The noise with the σ that the solver finds; a function of (seed, index) and the input."""
         generator = sigma_generator(seed, index, x.device)
         start = torch.tensor([self._start], dtype=torch.float64, device=x.device)
-        return Gaussian(float(self.solver(self.sealed(), x[None], start, generator)))
+        sigma = float(self.solver(self.sealed(), x[None], start, generator))
+        return replace(cast(Gaussian, self.noise), sigma=sigma)
 
     def finish(self, job: Job[Answer], answer: Answer) -> Answer:
         """The answer with its guarantee; what a memory makes of it follows once its turn has come."""

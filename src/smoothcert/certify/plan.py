@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from scipy import stats
 from smoothcert.certify.anytime import Anytime
 from smoothcert.certify.base import Procedure
 from smoothcert.certify.cohen import Cohen
+from smoothcert.certify.simultaneous import simultaneous
 from smoothcert.certify.staged import Staged
 from smoothcert.noise import Noise
 from smoothcert.stats import (
@@ -179,6 +181,67 @@ def expected_samples(
         raise UsageError("the samples of a procedure that decides early depend on its target; give a radius.")
     assert isinstance(procedure, (Staged, Anytime))
     return float(procedure.n0 + np.average([chance.samples for chance in made.chances], weights=times))
+
+
+@dataclass(frozen=True)
+class SimultaneousCost:
+    """What it costs that the statements about all inputs hold together.
+
+    Attributes:
+        share: The alpha of one input.
+        single: The largest radius with alpha for each input, when every vote agrees.
+        together: The largest radius with the share for each input, at as many samples.
+        factor: How many times the samples keep the largest radius, when every vote agrees.
+        norm: The norm of the radii.
+    """
+
+    share: float
+    single: float
+    together: float
+    factor: float
+    norm: Norm
+
+
+def simultaneous_cost(
+    procedure: Procedure,
+    noise: Noise,
+    count: int,
+    *,
+    norm: Norm | str | None = None,
+    dimension: int | None = None,
+) -> SimultaneousCost:
+    """Compare certifying each of ``count`` inputs at alpha with certifying all of them together at alpha.
+
+    Args:
+        procedure: How to certify, with the alpha for all inputs together.
+        noise: The noise.
+        count: The number of inputs.
+        norm: As for :func:`plan`.
+        dimension: As for :func:`plan`.
+
+    Returns:
+        The cost.
+
+    Raises:
+        UsageError: As :func:`plan` and :func:`~smoothcert.certify.simultaneous.simultaneous`.
+
+    Example:
+        >>> from smoothcert.noise import Gaussian
+        >>> cost = simultaneous_cost(Cohen(n=100_000, alpha=0.001), Gaussian(0.5), 500)
+        >>> print(f"{cost.share:g}: {cost.single:.3f}, {cost.together:.3f}, {cost.factor:.2f}")
+        2e-06: 1.906, 1.825, 1.90
+    """
+    shared = simultaneous(procedure, count)
+    reaches = [plan(each, noise, norm=norm, dimension=dimension, probabilities=()) for each in (procedure, shared)]
+    part = 1 / len(procedure.stages) if isinstance(procedure, Staged) else 1.0
+    part = LAST_LOOK if isinstance(procedure, Anytime) else part
+    return SimultaneousCost(
+        share=shared.alpha,
+        single=reaches[0].largest_radius,
+        together=reaches[1].largest_radius,
+        factor=math.log(part * shared.alpha) / math.log(part * procedure.alpha),
+        norm=reaches[0].norm,
+    )
 
 
 def spread_around(threshold: float) -> tuple[float, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,8 +15,11 @@ from torch import Tensor
 
 from smoothcert.certify.base import Procedure, Task
 from smoothcert.certify.cohen import Cohen
+from smoothcert.certify.inputs import as_tensor, checked_input
+from smoothcert.classifiers.agreement import Reference
+from smoothcert.classifiers.copying import takes
 from smoothcert.classifiers.identity import identity_digest
-from smoothcert.classifiers.sealed import Reference, Sealed, Sealing, takes
+from smoothcert.classifiers.sealed import Sealed, Sealing
 from smoothcert.noise import Noise
 from smoothcert.sampling import BLOCK, Answer, Classifier, Job, Pool, Source, Statistic, Steps
 from smoothcert.sampling.audit import Audit
@@ -220,26 +222,7 @@ class Smoothed:
 
     def _checked(self, sealed: Sealed, x: Any) -> Tensor:
         """The input as a tensor that nobody else can change, once the model is known to be able to classify it."""
-        tensor = torch.as_tensor(x).detach()
-        if not tensor.is_floating_point():
-            raise UsageError(
-                f"the input has dtype {str(tensor.dtype).removeprefix('torch.')}; convert it to floating point "
-                "in the model's range (for 8-bit images: x.float() / 255)."
-            )
-        if tensor.numel() == 0:
-            raise UsageError("the input is empty.")
-        low, high = float(tensor.min()), float(tensor.max())
-        if not (math.isfinite(low) and math.isfinite(high)):
-            raise UsageError("the input contains NaN or infinite values.")
-        if self.input_range is not None and (low < self.input_range[0] - 1e-6 or high > self.input_range[1] + 1e-6):
-            raise UsageError(
-                f"the input spans [{low:.6g}, {high:.6g}], outside the declared range {list(self.input_range)}; "
-                "rescale it, or declare another input_range."
-            )
-        # Noise is added in at least the input's precision; rounding to the model's comes after, as part of the model.
-        wide = torch.promote_types(tensor.dtype, torch.float32)
-        with torch.inference_mode(False):
-            tensor = tensor.to(device=sealed.device, dtype=wide, copy=True).contiguous()
+        tensor = checked_input(x, self.input_range, sealed.device)
         if isinstance(self.runtime, str):
             check_options(self.runtime, self.precision, self.batch_size, sealed.device)
         self.noise.check(tensor)
@@ -333,7 +316,7 @@ class Smoothed:
         index: int | None,
     ) -> Answer:
         if index is None:
-            index = int(input_digest(torch.as_tensor(x)), 16) >> 65  # 63 bits
+            index = int(input_digest(as_tensor(x)), 16) >> 65  # 63 bits
         seed = fresh_seed() if seed is None else seed
         ((_, answer),) = self._answers([(index, x)], procedure, steps, seed, named=False)
         return answer

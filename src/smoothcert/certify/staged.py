@@ -65,7 +65,7 @@ class Staged(Procedure):
 
     def certify(self, task: Task) -> Steps[Certificate]:
         norm = task.noise.resolve_norm(self.norm)
-        threshold = float(task.noise.threshold(self.radius, norm, task.dimension))
+        threshold = task.threshold(self.radius, norm)
         level = self.alpha / len(self.stages)
         reach = lower_bound(self.stages[-1], self.stages[-1], level)
         if reach <= threshold:

@@ -31,7 +31,7 @@ def unreachable(
         alpha: The level of the bound.
         samples: The samples in words.
     """
-    largest = radius_text(float(task.noise.radius(reach, norm, task.dimension)), 0 if norm is Norm.L0 else 3)
+    largest = radius_text(task.radius(reach, norm), 0 if norm is Norm.L0 else 3)
     needed = samples_needed(threshold, alpha) if threshold < 1 else MAX_SAMPLES + 1
     more = f"{needed:,} or more" if needed <= MAX_SAMPLES else f"more than {MAX_SAMPLES:,}"
     return UsageError(

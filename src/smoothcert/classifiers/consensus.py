@@ -75,6 +75,10 @@ class Consensus(nn.Module):
             logits[undecided] = self.join(given[undecided], self.rest(x[undecided]))
         return logits
 
+    def parts(self) -> list[nn.Module]:
+        """The members, each of which must be a fixed function of one row."""
+        return [*self.head.members, *(self.rest.members if self.rest is not None else ())]
+
     def split(self, given: Tensor) -> tuple[Tensor, Tensor]:
         """The soft vote of the first members, and which rows it does not decide.
 

@@ -51,6 +51,11 @@ class Denoised(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return self.classifier(denoise(self.denoiser, x))
 
+    def parts(self) -> list[Callable[[Tensor], Tensor]]:
+        """The denoiser, and what the classifier consists of; each must be a fixed function of one row."""
+        inner = self.classifier.parts() if hasattr(self.classifier, "parts") else []
+        return [self.denoiser, *(Denoised(part, self.denoiser, frozen=False) for part in inner)]
+
     def train(self, mode: bool = True) -> Denoised:
         """Set the mode of the denoiser, and that of the classifier unless it is frozen."""
         super().train(mode)

@@ -55,6 +55,10 @@ class Ensemble(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return VOTES[self.vote](all_logits(self.members, x), self.shares)
 
+    def parts(self) -> list[nn.Module]:
+        """The members, each of which must be a fixed function of one row."""
+        return list(self.members)
+
     def extra_repr(self) -> str:  # of which runs keep a hash, so it holds all that decides a vote
         return f"vote={self.vote!r}, shares={self.shares}"
 

@@ -6,7 +6,9 @@ import functools
 import hashlib
 import sys
 import types
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from enum import Enum
 from typing import Any
 
@@ -45,9 +47,9 @@ def model_identity(model: Any) -> dict[str, Any]:
     if hasattr(model, "sealed_identity"):  # a classifier that was sealed, and identified then
         return dict(model.sealed_identity)
     name = type(model).__name__ if isinstance(model, nn.Module) else getattr(model, "__qualname__", None)
-    reached = _Reached()
-    reached.add(model)
     weights = _weights_digest(model) if isinstance(model, nn.Module) else None
+    reached = _Reached(model.modules() if isinstance(model, nn.Module) else ())
+    reached.add(model)
     return {"name": name or type(model).__qualname__, "sha256": weights, "code": reached.digest.hexdigest()}
 
 
@@ -132,10 +134,11 @@ def _update(digest: Any, tensor: Tensor) -> None:
 
 
 class _Reached:
-    """A digest of everything that a value leads to."""
+    """A digest of everything that a value leads to, but for the weights of modules that have a digest already."""
 
-    def __init__(self) -> None:
+    def __init__(self, weighed: Iterable[nn.Module] = ()) -> None:
         self.digest = hashlib.sha256()
+        self._weighed = {id(module) for module in weighed}
         self._places: dict[int, int] = {}
         self.kept: list[Any] = []  # so that no two of them have one id
         self._functions = 0  # how many functions led to where we are
@@ -171,6 +174,9 @@ class _Reached:
             self._say("method", value.__func__.__qualname__)
             self.add(value.__func__)
             self.add(value.__self__)
+        elif isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
+            self._say("builtin", value.__qualname__)
+            self.add(value.__self__)
         elif isinstance(value, functools.partial):
             self._each("partial", [value.func, *value.args])
             self._entries(value.keywords)
@@ -185,7 +191,7 @@ class _Reached:
             self._say("enum", str(value))
         elif isinstance(value, Mapping):
             self._entries(value)
-        elif isinstance(value, (list, tuple)):
+        elif isinstance(value, (list, tuple, deque)):
             self._each(type(value).__name__, value)
         elif isinstance(value, (set, frozenset)):
             self._each("set", sorted(value, key=repr))
@@ -197,11 +203,13 @@ class _Reached:
 
     def _add_object(self, value: Any) -> None:
         self.add(type(value))
+        self._say("name", str(getattr(value, "__name__", "")))  # of an operator, say
         attributes = dict(getattr(value, "__dict__", {}))
-        if isinstance(value, nn.Module):  # its weights have a digest; `training` is what sealing sets
+        if isinstance(value, nn.Module):  # `training` is left out, as sealing sets it
             self._entries(dict(value.named_children()))
-            hidden = value._non_persistent_buffers_set
-            self._entries({name: tensor for name, tensor in value._buffers.items() if name in hidden})
+            weighed, hidden = id(value) in self._weighed, value._non_persistent_buffers_set
+            self._entries({} if weighed else value._parameters)
+            self._entries({key: held for key, held in value._buffers.items() if key in hidden or not weighed})
             attributes = {name: held for name, held in attributes.items() if name not in _ARRANGED}
             hooks = ("_forward_hooks", "_forward_pre_hooks")
             for name in hooks:
@@ -211,6 +219,11 @@ class _Reached:
                 if name not in ("__dict__", "__weakref__") and hasattr(value, name):
                     attributes[name] = getattr(value, name)
         self._entries(attributes)
+        if not attributes and not isinstance(value, nn.Module):
+            with suppress(
+                Exception
+            ):  # an iterator or a generator of random numbers tells its state so, a lock does not
+                self._each("state", [part for part in value.__reduce_ex__(4)[1:3] if part is not None])
 
     def _add_function(self, function: types.FunctionType) -> None:
         self._say("function", f"{function.__module__}.{function.__qualname__}")
@@ -218,6 +231,9 @@ class _Reached:
             return
         self._add_code(function.__code__)
         self._each("defaults", [function.__defaults__, function.__kwdefaults__])
+        self._functions += 1
+        self._entries(vars(function))
+        self._functions -= 1
         inside = function.__name__ != "__init__"  # which has run already
         self._functions += inside
         for cell in function.__closure__ or ():

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from smoothcert.cli.results import write_text
+from smoothcert.cli.results import show_notes, write_text
 from smoothcert.report.aces import Components, check_comparable
 from smoothcert.report.aces_load import load_components, load_single
 from smoothcert.report.aces_tables import aces_table, parse_thetas, render_aces, rich_aces
@@ -58,8 +58,9 @@ def aces(
     """Compose a certifier, its selector and an accurate core (ACES), at any threshold and without new samples.
 
     For every threshold θ: natural accuracy (NAC), average certified radius (ACR), and at each radius the certified
-    accuracy and the share of inputs certified to go to the certifier. Each line holds with confidence 1 - α per input;
-    a θ picked by looking at test results is fitted to them.
+    accuracy and the share of inputs certified to go to the certifier. Each line holds with confidence 1 - α per input
+    for a θ that was chosen beforehand; a θ picked by looking at test results is fitted to them. Runs in different norms
+    are refused, and nothing is ranked.
 
     **Examples**
 
@@ -88,6 +89,8 @@ def aces(
         Console().print(rich_aces(table))
     else:
         typer.echo(text, nl=False)
+    if format == "csv":
+        show_notes(table.notes)
 
 
 def _draw(

@@ -86,7 +86,7 @@ def attack(
 
         smoothcert attack demo/models/sigma-0.25.safetensors --data digits --radii 0.25,0.5 --every 10
 
-        smoothcert attack lenet.safetensors --data mnist --radii 0.25:1:0.25 --run runs/lenet-mnist-gaussian-0.5
+        smoothcert attack lenet.safetensors --data mnist --radii 0.25:1:0.25 --run runs/lenet-mnist
 
         smoothcert attack lenet.safetensors --data mnist --radii 1 --max 100 --steps 100 --restarts 5 -o attacked.csv
     """
@@ -116,7 +116,8 @@ def attack(
     procedure = Cohen(n=certify_n, alpha=alpha)
     noise = Gaussian(sigma) if sigma is not None else None  # a wrong σ is said before anything is loaded
     stored = load_run(run) if run is not None else None
-    smoothed, dataset, _ = load_smoothed(classifier, about, noise)
+    exact = None if stored is None else "grid" in stored.settings.get("noise", {})
+    smoothed, dataset, _ = load_smoothed(classifier, about, noise, exact=exact)
     if Norm.L2 not in smoothed.noise.norms:
         raise UsageError(
             f"the attack is about l2 radii, which {smoothed.noise.name} noise does not certify (it certifies "

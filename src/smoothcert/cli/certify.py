@@ -16,7 +16,7 @@ from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, InputOpti
 from smoothcert.cli.cluster import ClusterOptions
 from smoothcert.cli.merge import Shard, parse_shard
 from smoothcert.cli.options import grouped
-from smoothcert.cli.procedures import NoiseOptions, ProcedureOptions
+from smoothcert.cli.procedures import DrawnNoiseOptions, ProcedureOptions
 from smoothcert.cli.results import show_savings, show_table
 from smoothcert.report.load import run_outcomes
 from smoothcert.store import certify_dataset
@@ -26,7 +26,7 @@ from smoothcert.store.certification import select
 @grouped
 def certify(
     about: DataOptions,
-    noise: NoiseOptions,
+    noise: DrawnNoiseOptions,
     how: ProcedureOptions,
     inputs: InputOptions,
     classifier: ClassifierOptions,
@@ -43,7 +43,8 @@ def certify(
     Stop it at any time; the same command continues. `cohen` finds the largest radius with a fixed number of samples;
     `anytime` and `staged` decide whether given radii hold, usually with a hundredth of them. Several models vote as
     one; with `--consensus K` the later ones are asked only where the first K disagree. `aces` gives inputs on which the
-    model is uncertain to an accurate core without a guarantee; `smoothcert aces` then shows every threshold.
+    model is uncertain to an accurate core without a guarantee; `smoothcert aces` then shows every threshold. A
+    certificate is false with probability at most α; with `--simultaneous` that is the probability that any of them is.
 
     **Examples**
 
@@ -61,15 +62,20 @@ def certify(
 
         smoothcert certify lenet.safetensors --data mnist --sigma-steps 100 --memory balls.safetensors
 
+        smoothcert certify lenet.safetensors --data mnist --every 20 --simultaneous
+
         smoothcert certify lenet.safetensors --data mnist --shard 1/4
 
         smoothcert certify resnet50.safetensors --data imagenet --ray 10.0.0.1:6379 --ray-gpus 1
     """
     chosen, procedure, cluster = noise.build(), how.build(), over.build()
     share = None if shard is None else parse_shard(shard)
-    smoothed, dataset, source = load_smoothed(classifier, about, chosen, each.make)
+    smoothed, dataset, source = load_smoothed(classifier, about, chosen, each.make, exact=noise.exact)
     move_models(procedure, smoothed)
+    selected = select(len(dataset), every=inputs.every, start=inputs.start, stop=inputs.stop)
+    procedure, shared = how.share(procedure, len(selected))
     special = [*(["aces"] if isinstance(procedure, Aces) else []), *(["chosen-sigma"] if each.chosen else [])]
+    special += ["simultaneous"] if how.simultaneous else []
     if share is not None:
         special.append("shard-{}-of-{}".format(*share))
     folder = run or Path("runs") / "-".join([_run_name(classifier.name, dataset, smoothed, how.norm), *special])
@@ -83,7 +89,7 @@ def certify(
         stop=inputs.stop,
         shard=share,
         seed=seed,
-        source=source,
+        source=source | shared,
         cluster=cluster,
     )
     if isinstance(smoothed, PerInput) and smoothed.memory is not None:
@@ -97,7 +103,7 @@ def certify(
 @grouped
 def predict(
     about: DataOptions,
-    noise: NoiseOptions,
+    noise: DrawnNoiseOptions,
     inputs: InputOptions,
     classifier: ClassifierOptions,
     n: Annotated[int, typer.Option("--n", help="Samples per input.")] = 1_000,
@@ -115,7 +121,7 @@ def predict(
         smoothcert predict lenet.safetensors --data mnist --start 7 --stop 8 --n 10000
     """
     chosen, settings = noise.build(), Cohen(n=n, alpha=alpha)
-    smoothed, dataset, _ = load_smoothed(classifier, about, chosen)
+    smoothed, dataset, _ = load_smoothed(classifier, about, chosen, exact=noise.exact)
     indices = select(len(dataset), every=inputs.every, start=inputs.start, stop=inputs.stop)
     correct = abstained = 0
     lines: dict[int, str] = {}
@@ -142,4 +148,6 @@ def move_models(procedure: Procedure, smoothed: Smoothed) -> None:
 def _run_name(model: str, dataset: data.Dataset, smoothed: Smoothed, norm: str | None) -> str:
     ours = smoothed.noise.resolve_norm(norm)
     other = [] if ours is smoothed.noise.norms[0] else [ours.value]
-    return "-".join([model, dataset.name, *map(str, smoothed.noise.config().values()), *other])
+    noise = smoothed.noise.config()
+    grid = [f"grid-{noise.pop('grid')}"] if "grid" in noise else []
+    return "-".join([model, dataset.name, *map(str, noise.values()), *grid, *other])

@@ -16,6 +16,7 @@ from torch import nn
 from smoothcert import data, models
 from smoothcert.certify import Memory, PerInput, Smoothed
 from smoothcert.classifiers import VOTES, Consensus, Denoised, Ensemble
+from smoothcert.cli.procedures import with_arithmetic
 from smoothcert.noise import Gaussian, Noise, noise_from_config
 from smoothcert.sampling.sigma import GridSigma, OptimizeSigma, SigmaSolver
 from smoothcert.types import CheckpointError, UsageError
@@ -196,29 +197,35 @@ def load_smoothed(
     about: DataOptions,
     noise: Noise | None,
     make: Callable[..., Smoothed] = Smoothed,
+    *,
+    exact: bool | None = None,
 ) -> tuple[Smoothed, data.Dataset, dict[str, Any]]:
     """The smoothed classifier and the dataset that the options name, and where the classifier comes from."""
     dataset = about.load()
-    smoothed, source = smoothed_for(options, dataset, noise, make)
+    smoothed, source = smoothed_for(options, [dataset], noise, make, exact=exact)
     return smoothed, dataset, source
 
 
 def smoothed_for(
     options: ClassifierOptions,
-    dataset: data.Dataset,
+    datasets: Sequence[data.Dataset],
     noise: Noise | None,
     make: Callable[..., Smoothed] = Smoothed,
+    *,
+    exact: bool | None = None,
 ) -> tuple[Smoothed, dict[str, Any]]:
-    """The smoothed classifier that the options name, for a dataset, and where it comes from."""
+    """The smoothed classifier that the options name, for datasets of the same classes, and where it comes from."""
     if options.threads is not None:
         if options.threads < 1:
             raise UsageError(f"threads must be at least 1, got {options.threads}.")
         torch.set_num_threads(options.threads)
     _check_vote(options)
-    checkpoints, members = load_members(options, dataset)
+    checkpoints, members = load_members(options, datasets[0])
+    levels = {dataset.levels for dataset in datasets}
+    noise = noise or trained_noise(checkpoints, options.denoiser or ())
     smoothed = make(
         _joined(members, options),
-        noise or trained_noise(checkpoints, options.denoiser or ()),
+        with_arithmetic(noise, levels.pop() if len(levels) == 1 else None, exact),
         num_classes=checkpoints[0].info.num_classes,
         batch_size=options.batch_size,
         runtime=options.runtime,

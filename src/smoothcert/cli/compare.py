@@ -10,11 +10,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from smoothcert.cli.results import Alpha, Output, Samples, write_text
+from smoothcert.cli.results import Alpha, Output, Samples, show_notes, write_text
 from smoothcert.report import compare as comparing
 from smoothcert.report.compare_tables import render_comparison, rich_comparison
 from smoothcert.report.load import load_outcomes
 from smoothcert.report.metrics import Outcomes, parse_radii
+from smoothcert.report.notes import chosen
 from smoothcert.types import UsageError
 
 
@@ -31,7 +32,8 @@ def compare(
 
     Over the inputs both have: average certified radius (ACR) with a paired-bootstrap interval and a sign-flip test,
     certified accuracy at radii with the exact McNemar test (p-values corrected by Holm's method), a sign test over the
-    radii, and the inputs that differ most. Runs in different norms are compared by their answers alone.
+    radii, and the inputs that differ most. Runs in different norms are refused; where the guarantees differ or are
+    unknown, neither run is called better. Choose `--n` and `--alpha` before looking at results.
 
     **Examples**
 
@@ -52,6 +54,7 @@ def compare(
         Console().print(rich_comparison(found))
     else:
         typer.echo(render_comparison(found, format or "md"), nl=False)
+    show_notes(chosen([one, two]))
 
 
 def _only(path: Path, n: int | None, alpha: float | None) -> Outcomes:

@@ -16,8 +16,8 @@ from smoothcert.classifiers.identity import model_identity
 from smoothcert.cli.certify import move_models
 from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, InputOptions, Seed, smoothed_for
 from smoothcert.cli.options import grouped
-from smoothcert.cli.procedures import NoiseOptions, ProcedureOptions
-from smoothcert.cli.results import write_text
+from smoothcert.cli.procedures import DrawnNoiseOptions, ProcedureOptions
+from smoothcert.cli.results import show_notes, write_text
 from smoothcert.report.corruption_tables import LINES, corruption_sheet
 from smoothcert.report.corruptions import SuiteResults, check_alike, comparable, load_suite_results
 from smoothcert.report.layout import FORMATS, render_sheet, rich_sheet
@@ -59,7 +59,7 @@ def run(
     folder: Annotated[
         Path, typer.Option("--run", help="Folder of the suite; each corruption gets a run folder in it.")
     ],
-    noise: NoiseOptions,
+    noise: DrawnNoiseOptions,
     how: ProcedureOptions,
     inputs: InputOptions,
     classifier: ClassifierOptions,
@@ -100,10 +100,12 @@ def run(
         raise UsageError("identity is the clean set alone; name a corruption too, or take `smoothcert certify`.")
     if (shown.by == "severity" or shown.plot_severity is not None) and not any(member.severity for member in sets):
         raise UsageError(f"what is chosen of {about.data_name} has no severities to show; show types instead.")
-    for member in sets:
-        select(len(member.dataset), every=inputs.every, start=inputs.start, stop=inputs.stop)
-    smoothed, source = smoothed_for(classifier, sets[0].dataset, chosen)
+    chosen_inputs = [
+        select(len(member.dataset), every=inputs.every, start=inputs.start, stop=inputs.stop) for member in sets
+    ]
+    smoothed, source = smoothed_for(classifier, [member.dataset for member in sets], chosen, exact=noise.exact)
     move_models(procedure, smoothed)
+    procedure, shared = how.share(procedure, sum(map(len, chosen_inputs)))  # of all sets of the suite
     check_alike(
         folder,
         {
@@ -125,7 +127,7 @@ def run(
             start=inputs.start,
             stop=inputs.stop,
             seed=seed,
-            source=source,
+            source=source | shared,
         )
     _show([folder], shown, radii)
 
@@ -142,7 +144,8 @@ def table(
     """Show methods side by side: ACR and certified accuracy by corruption, and the means mACR and mAcc.
 
     Severities are averaged within a type first, then types; `identity`, the clean set, is in no mean. Folders of
-    published logs work as well as those of `corruptions run`.
+    published logs work as well as those of `corruptions run`. Methods in different norms are refused; the best and the
+    runner-up are found among methods of the same norm and guarantee.
 
     **Examples**
 
@@ -171,8 +174,7 @@ def _checked(shown: ShowOptions) -> tuple[float, ...]:
 
 def _show(folders: Sequence[Path], shown: ShowOptions, radii: tuple[float, ...]) -> None:
     methods, notes = comparable(load_suite_results(folders))
-    for note in notes:
-        typer.echo(f"Note: {note}", err=True)
+    show_notes(notes)
     sheet = corruption_sheet(methods, radii=radii, lines=shown.by, style=shown.style)
     _draw(methods, shown)
     if shown.output is not None:
@@ -181,6 +183,8 @@ def _show(folders: Sequence[Path], shown: ShowOptions, radii: tuple[float, ...])
         Console().print(rich_sheet(sheet))
     else:
         typer.echo(render_sheet(sheet, shown.format or "md"), nl=False)
+    if shown.format == "csv":
+        show_notes(sheet.notes)
 
 
 def _draw(methods: Sequence[SuiteResults], shown: ShowOptions) -> None:

@@ -12,6 +12,7 @@ import typer
 from smoothcert import data, models
 from smoothcert.certify import Aces, Cohen, Procedure, Smoothed
 from smoothcert.cli.options import output_folder
+from smoothcert.cli.procedures import with_arithmetic
 from smoothcert.cli.report import find_dataset
 from smoothcert.cli.results import show_table
 from smoothcert.noise import Gaussian
@@ -99,9 +100,10 @@ def _model(path: Path, sigma: float, epochs: int = 40) -> models.Checkpoint:
 
 
 def _certify(checkpoint: models.Checkpoint, sigma: float, procedure: Procedure, run: Path, every: int) -> Run:
+    digits = data.load("digits", split="test")
     return certify_dataset(
-        Smoothed(checkpoint.model, Gaussian(sigma)),
-        data.load("digits", split="test"),
+        Smoothed(checkpoint.model, with_arithmetic(Gaussian(sigma), digits.levels, None)),
+        digits,
         procedure,
         run=run,
         every=every,

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from smoothcert.certify import Cohen, Procedure
-from smoothcert.certify.plan import Plan, expected_samples
+from smoothcert.certify.plan import Plan, SimultaneousCost, expected_samples, simultaneous_cost
 from smoothcert.certify.plan import plan as make_plan
 from smoothcert.cli.options import grouped
 from smoothcert.cli.procedures import NoiseOptions, ProcedureOptions
@@ -34,7 +34,9 @@ def plan(
     pilot: Annotated[
         Path | None, typer.Option(help="A run or log of some inputs, to tell from what all of them will take.")
     ] = None,
-    inputs: Annotated[int, typer.Option(min=1, help="With --pilot: how many inputs there are.")] = 10_000,
+    inputs: Annotated[
+        int, typer.Option(min=1, help="With --pilot or --simultaneous: how many inputs there are.")
+    ] = 10_000,
     workers: Annotated[int, typer.Option(min=1, help="With --pilot: how many workers, such as GPUs, share them.")] = 1,
     rate: Annotated[
         float | None, typer.Option(help="With --pilot: samples per second of a worker; by default the pilot's.")
@@ -45,7 +47,8 @@ def plan(
 
     Shows the largest radius the samples can prove, the samples a radius needs, the counts that decide, and the chance
     to certify, refute or go on by the true probability of the guessed class. From a pilot, a run over some of the
-    inputs or a log of an earlier system, it tells the time and money that all of them will take.
+    inputs or a log of an earlier system, it tells the time and money that all of them will take. With `--simultaneous`
+    it tells what it costs that the statements about all `--inputs` hold together at α.
 
     **Examples**
 
@@ -56,6 +59,8 @@ def plan(
         smoothcert plan --sigma 0.25 --procedure staged --radius 0.25 --stages 1000,10000,125000
 
         smoothcert plan --noise discrete --keep 0.8 --levels 1 --radius 3
+
+        smoothcert plan --sigma 0.5 --simultaneous --inputs 500
 
         smoothcert plan --sigma 0.5 --procedure anytime --radius 0.5 --pilot runs/some --inputs 1000000 --workers 64
     """
@@ -70,16 +75,21 @@ def plan(
         if len(radii) > 1:
             raise UsageError("a plan is about one target radius; give one.")
         target, how = radii[0], replace(how, radius=None)
-    settings = how.build()
+    alone = how.build()
+    settings, shared = how.share(alone, inputs)
     probabilities = parse_radii(p) if p is not None else None
     if probabilities and not all(0 <= value <= 1 for value in probabilities):
         raise UsageError(f"--p takes probabilities between 0 and 1, got {p}.")
     if pilot is not None:
-        normal = Cohen(alpha=settings.alpha) if not isinstance(settings, Cohen) else settings
+        normal = Cohen(alpha=alone.alpha) if not isinstance(alone, Cohen) else alone
         tried = read_pilot(pilot, chosen, normal.n0 + normal.n)
+        compared = [normal, alone] if alone != normal else [normal]
+        if shared:
+            _show_simultaneous(simultaneous_cost(alone, chosen, inputs, dimension=dimension), alone.alpha, inputs)
+            compared += [how.share(each, inputs)[0] for each in compared]
         _show_costs(
             tried,
-            [normal, settings] if settings != normal else [normal],
+            compared,
             chosen,
             dimension,
             inputs,
@@ -91,7 +101,22 @@ def plan(
     for option, value in (("--rate", rate), ("--price", price)):
         if value is not None:
             raise UsageError(f"{option} is for a plan from a pilot; give --pilot too.")
+    if shared:
+        _show_simultaneous(simultaneous_cost(alone, chosen, inputs, dimension=dimension), alone.alpha, inputs)
     _show(make_plan(settings, chosen, radius=target, probabilities=probabilities, dimension=dimension))
+
+
+def _show_simultaneous(cost: SimultaneousCost, alpha: float, inputs: int) -> None:
+    single, together = (_radius(radius, cost.norm) for radius in (cost.single, cost.together))
+    typer.echo(
+        f"All {inputs:,} statements together at alpha = {alpha:g}: alpha = {cost.share:.3g} for each input.\n"
+        f"The largest {cost.norm.value} radius falls from {single} to {together}; {cost.factor:.2f} times as many "
+        "samples would keep it.\n"
+    )
+
+
+def _radius(radius: float, norm: Norm) -> str:
+    return radius_text(radius, {Norm.L0: 0, Norm.LINF: 6}.get(norm, 4))
 
 
 def _show_costs(
@@ -111,9 +136,9 @@ def _show_costs(
         f"{inputs:,} inputs like the {len(tried.probabilities):,} of {tried.name}, on {workers:,} worker(s) of "
         f"{rate:,.0f} samples per second:\n"
     )
-    typer.echo(
-        f"{'procedure':<28}{'samples per input':>18}{'worker-hours':>14}{'hours':>10}" + f"{'price':>14}" * bool(price)
-    )
+    several = len({procedure.alpha for procedure in procedures}) > 1
+    head = f"{'procedure':<28}" + f"{'alpha':>10}" * several + f"{'samples per input':>18}{'worker-hours':>14}"
+    typer.echo(head + f"{'hours':>10}" + f"{'price':>14}" * bool(price))
     for procedure in procedures:
         samples = expected_samples(procedure, noise, tried.probabilities, dimension=dimension)
         hours = samples * inputs / rate / 3600
@@ -123,12 +148,13 @@ def _show_costs(
             if isinstance(procedure, Cohen)
             else f"{procedure.name} at {target}"
         )
+        start = f"{name:<28}" + f"{procedure.alpha:>10.2g}" * several
         cost = f"{hours * price:>14,.0f}" if price else ""
-        typer.echo(f"{name:<28}{samples:>18,.0f}{hours:>14,.1f}{hours / workers:>10,.2f}{cost}")
+        typer.echo(f"{start}{samples:>18,.0f}{hours:>14,.1f}{hours / workers:>10,.2f}{cost}")
 
 
 def _show(plan: Plan) -> None:
-    largest = radius_text(plan.largest_radius, {Norm.L0: 0, Norm.LINF: 6}.get(plan.norm, 4))
+    largest = _radius(plan.largest_radius, plan.norm)
     typer.echo(f"Largest {plan.norm.value} radius, if every vote agrees: {largest}")
     if plan.threshold is None:
         return

@@ -10,8 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from smoothcert.certify import PROCEDURES, Procedure
+from smoothcert.certify.simultaneous import simultaneous
 from smoothcert.models import load_model
 from smoothcert.noise import NOISES, Noise, noise_from_config
+from smoothcert.noise.grid import GridNoise
 from smoothcert.report.metrics import parse_radii
 from smoothcert.types import UsageError, unknown_name
 
@@ -39,10 +41,32 @@ class ProcedureOptions:
         Path | None, typer.Option(help="aces: checkpoint of a selection network; by default the entropy selects.")
     ] = None
 
+    simultaneous: Annotated[
+        bool,
+        typer.Option(
+            "--simultaneous", help="Let alpha be for all inputs together: each gets alpha / number of inputs."
+        ),
+    ] = False
+
     def build(self) -> Procedure:
-        """The procedure; see :func:`build_procedure`."""
-        options = {key: value for key, value in vars(self).items() if key != "procedure"}
+        """The procedure, with alpha as given; see :func:`build_procedure` and :meth:`share`."""
+        options = {key: value for key, value in vars(self).items() if key not in ("procedure", "simultaneous")}
         return build_procedure(self.procedure, **options)
+
+    def share(self, procedure: Procedure, count: int) -> tuple[Procedure, dict[str, Any]]:
+        """The procedure for each of ``count`` inputs, those of all shards included.
+
+        Args:
+            procedure: The procedure with alpha as given.
+            count: The number of inputs.
+
+        Returns:
+            The procedure with the alpha of one input, and what the run should record; with ``--simultaneous`` these are
+            the share of one input and ``{"simultaneous": {"alpha": …, "inputs": …}}``.
+        """
+        if not self.simultaneous:
+            return procedure, {}
+        return simultaneous(procedure, count), {"simultaneous": {"alpha": procedure.alpha, "inputs": count}}
 
 
 @dataclass(kw_only=True)
@@ -62,8 +86,23 @@ class NoiseOptions:
 
     def build(self) -> Noise | None:
         """The noise, or None where no option is given; see :func:`build_noise`."""
-        settings = {key: value for key, value in vars(self).items() if key != "noise"}
+        settings = {key: value for key, value in vars(self).items() if key not in ("noise", "exact")}
         return build_noise(self.noise, settings)
+
+
+@dataclass(kw_only=True)
+class DrawnNoiseOptions(NoiseOptions):
+    """A noise, its settings, and how it is drawn."""
+
+    exact: Annotated[
+        bool | None,
+        typer.Option(
+            "--exact/--float",
+            help="Draw and add noise in whole steps of the data's grid, so that no rounding error can make a "
+            "certificate false; or in floating point. Exact where the data is known to be on a grid.",
+            show_default=False,
+        ),
+    ] = None
 
 
 _TAKES = {
@@ -72,7 +111,7 @@ _TAKES = {
     "anytime": {"radius", "budget", "deadline", "n0", "alpha", "beta", "norm"},
     "aces": {"n", "n0", "alpha", "norm", "theta", "core", "selector"},
 }
-_SETTINGS = {name: [field.name for field in fields(noise)] for name, noise in NOISES.items()}
+_SETTINGS = {name: [field.name for field in fields(noise) if field.name != "grid"] for name, noise in NOISES.items()}
 
 
 def build_procedure(name: str, **options: Any) -> Procedure:
@@ -129,6 +168,35 @@ def build_noise(name: str | None, settings: Mapping[str, Any]) -> Noise | None:
     if missing:
         raise UsageError(f"{name} noise needs {' and '.join(missing)}.")
     return noise_from_config({"name": name, **given})
+
+
+def with_arithmetic(noise: Noise, levels: int | None, exact: bool | None) -> Noise:
+    """The noise drawn exactly or in floating point.
+
+    A grid of fewer than 255 steps would round the copies coarsely, which is part of what is certified; a multiple of it
+    holds the same inputs and is taken instead.
+
+    Args:
+        noise: The noise.
+        levels: ``Dataset.levels`` of the data.
+        exact: What was asked for; None for exact where the data is known to be on a grid.
+
+    Raises:
+        UsageError: If exact noise is asked for and the grid is not known, or a choice is asked for that is none.
+
+    Example:
+        >>> from smoothcert import Gaussian
+        >>> with_arithmetic(Gaussian(0.5), 16, None)
+        Gaussian(sigma=0.5, grid=256)
+    """
+    if not isinstance(noise, GridNoise):
+        if exact is not None:
+            raise UsageError(f"{noise.name} noise is always drawn exactly; leave out --exact and --float.")
+        return noise
+    if levels is None and exact:
+        raise UsageError("exact noise needs data on a known grid, such as 8-bit images; use --float here.")
+    grid = None if levels is None or exact is False else levels * -(-255 // levels)
+    return noise_from_config({**noise.config(), "grid": grid})
 
 
 def _whole_numbers(text: str) -> tuple[int, ...]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import pyarrow as pa
 import typer
 from rich.console import Console
 
@@ -18,17 +19,21 @@ from smoothcert.report.adaptive import consensus_text, savings, savings_text
 from smoothcert.report.intervals import probability_quantiles
 from smoothcert.report.load import load_outcomes, log_name, run_outcomes
 from smoothcert.report.metrics import Outcomes, parse_radii
+from smoothcert.report.notes import chosen, notes
 from smoothcert.report.table_styles import TABLE_STYLES
 from smoothcert.report.tables import AccuracyTable, accuracy_table, render, rich_table
-from smoothcert.store import Run, load_run, read_log, write_log, write_run
-from smoothcert.types import UsageError, radius_text
+from smoothcert.store import Log, Run, load_run, read_log, write_log, write_run
+from smoothcert.store.logs import METADATA
+from smoothcert.types import Guarantee, Norm, UsageError, radius_text
 
 Paths = Annotated[list[Path], typer.Argument(help="Run folders, log files, or folders that hold some.")]
 Samples = Annotated[
-    int | None, typer.Option("--n", help="What this many samples would have proved, from the votes stored.")
+    int | None,
+    typer.Option("--n", help="What this many samples would have proved, from the votes stored; choose it beforehand."),
 ]
 Alpha = Annotated[
-    float | None, typer.Option(help="What would have been proved at this probability of error, from the votes stored.")
+    float | None,
+    typer.Option(help="What would have been proved at this probability of error, from the votes stored; likewise."),
 ]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file; - is standard output.")]
 
@@ -47,12 +52,22 @@ def show_table(
     show_accuracy(accuracy_table(outcomes, radii), format, **look)
 
 
-def show_accuracy(table: AccuracyTable, format: str | None = None, **look: Any) -> None:
-    """Print a table that is made already."""
-    if format is None and sys.stdout.isatty():
+def show_accuracy(table: AccuracyTable, format: str | None = None, output: Path | None = None, **look: Any) -> None:
+    """Print a table that is made already, or write it to a file; CSV has no place for notes, so stderr gets them."""
+    if output is not None:
+        write_text(output, render(table, format or "md", **look))
+    elif format is None and sys.stdout.isatty():
         Console().print(rich_table(table, **look))
     else:
         typer.echo(render(table, format or "md", **look), nl=False)
+    shown = table.subjects
+    show_notes(notes(shown) if format == "csv" else chosen([run for each in shown for run in each.runs]))
+
+
+def show_notes(sentences: Iterable[str]) -> None:
+    """Print what must be said about numbers on stderr."""
+    for sentence in sentences:
+        typer.echo(f"Note: {sentence}", err=True)
 
 
 def show_savings(run: Run, reference: Run | None = None) -> None:
@@ -82,7 +97,11 @@ def table(
 
     Accuracies are per cent of all inputs. The ACR is an average, rounded to the nearest as papers do; a single
     input's radius is only ever rounded down. The best value of a column is bold and the runner-up underlined, among the
-    runs of the same noise scale. Runs that differ in seeds only are one line: mean ± standard deviation.
+    runs of the same noise scale, norm and guarantee. Runs that differ in seeds only are one line: mean ± standard
+    deviation. Runs in different norms are refused: show each norm by itself. Below the table stand norm, guarantee and
+    arithmetic (what is not recorded is unknown) and how many false statements to expect: at most α times the number of
+    inputs. Choose `--n` and `--alpha` before looking at results: the best of several stored n is not a certificate at
+    α.
 
     **Examples**
 
@@ -97,10 +116,7 @@ def table(
     chosen = parse_radii(radii) if radii is not None else None
     look: dict[str, Any] = {"intervals": intervals, "style": style, "marks": not plain}
     shown = accuracy_table(load_outcomes(paths, n=n, alpha=alpha), chosen, each=each)
-    if output is None:
-        show_accuracy(shown, format, **look)
-    else:
-        write_text(output, render(shown, format or "md", **look))
+    show_accuracy(shown, format, output, **look)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -116,18 +132,28 @@ def write_text(path: Path, text: str) -> None:
 def import_logs(
     logs: Annotated[list[Path], typer.Argument(help="Tab-separated logs of earlier systems.")],
     output: Annotated[Path, output_folder("Run folder; for several logs, the folder of their runs.")],
+    norm: Annotated[
+        Norm | None, typer.Option(help="The norm of all radii, where you know it and the logs do not tell it.")
+    ] = None,
+    guarantee: Annotated[
+        Guarantee | None, typer.Option(help="What all radii cover, where you know it and the logs do not tell it.")
+    ] = None,
 ) -> None:
     """Turn logs of earlier systems into run folders, read by their header.
 
-    Radii are kept as logged: most earlier systems rounded them to three digits, some of them up.
+    Radii are kept as logged: most earlier systems rounded them to three digits, some of them up. What a log does not
+    tell, such as the norm of its radii, stays unknown unless you state it; what it does tell is never overridden.
 
     **Examples**
 
         smoothcert import sigma_0.50 -o runs/cohen-0.50
 
+        smoothcert import sigma_0.50 -o runs/cohen-0.50 --norm l2 --guarantee global
+
         smoothcert import logs/*.tsv -o runs
     """
     read = [read_log(path) for path in logs]  # all before the first is written
+    stated = {name: value for name, value in (("norm", norm), ("guarantee", guarantee)) if value is not None}
     for log in read:
         folder = output if len(read) == 1 else output / log_name(log.path)
         config = {
@@ -135,25 +161,52 @@ def import_logs(
             "file": log.path.name,
             "sha256": hashlib.sha256(log.path.read_bytes()).hexdigest(),
             "columns": list(log.columns),
+            **({"stated": {name: value.value for name, value in stated.items()}} if stated else {}),
         }
-        write_run(folder, log.table, config, {"note": "radii as logged by the earlier system"})
+        write_run(folder, _with_stated(log, stated), config, {"note": "radii as logged by the earlier system"})
         typer.echo(f"{folder}: {len(log.table)} rows ({log.kind.value})", err=True)
+
+
+def _with_stated(log: Log, stated: Mapping[str, Norm | Guarantee]) -> pa.Table:
+    """The rows of a log, with what the user states about all of them.
+
+    Raises:
+        UsageError: If the log itself tells it.
+    """
+    table = log.table
+    for name, value in stated.items():
+        if name in table.column_names:
+            raise UsageError(f"{log.path} has a column {name}; leave out --{name}.")
+        table = table.append_column(name, pa.array([value.value] * len(table), pa.string()))
+    return table
 
 
 def export(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The log file to write; - is standard output.")],
+    classic: Annotated[
+        bool, typer.Option("--classic", help="Write the first six columns only, for scripts that expect no others.")
+    ] = False,
 ) -> None:
     """Write a run as a log `idx label predict radius correct time` that earlier systems' scripts read.
 
-    Radii are rounded down to six decimals.
+    Behind these six columns stand norm, guarantee, arithmetic, runtime, model, seed, alpha and n, as far as the run
+    knows them; an empty field is unknown. Without them a reader cannot tell what a radius is worth, so take `--classic`
+    only where a script needs it. Radii are rounded down to six decimals.
 
-    **Example**
+    **Examples**
 
         smoothcert export demo/runs/sigma-0.25 -o sigma_0.25
+
+        smoothcert export demo/runs/sigma-0.25 -o sigma_0.25 --classic
     """
-    rows = load_run(run).table(["index", "label", "predict", "radius", "seconds"]).to_pylist()
-    write_log(output, rows)
+    stored = load_run(run)
+    rows = stored.table(["index", "label", "predict", "radius", "seconds", *METADATA]).to_pylist()
+    seed = stored.settings.get("seed")
+    for row in rows:
+        if row.get("seed") is None:  # rows of earlier versions, whose run tells it
+            row["seed"] = seed
+    write_log(output, rows, classic=classic)
     typer.echo(f"{output}: {len(rows)} rows", err=True)
 
 

@@ -32,6 +32,11 @@ class Dataset(Protocol):
     @property
     def class_names(self) -> tuple[str, ...]: ...
 
+    @property
+    def levels(self) -> int | None:
+        """The number of steps from 0 to 1 whose multiples all values are: 255 for 8-bit images; None if unknown."""
+        ...
+
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: SupportsIndex) -> tuple[torch.Tensor, int]: ...
@@ -71,6 +76,7 @@ class ArrayDataset:
         self.split = split
         self.class_names = tuple(class_names)
         self.num_classes = len(self.class_names)
+        self.levels = int(scale) if images.dtype == np.uint8 and scale == int(scale) else None
         _, channels, height, width = images.shape
         self.shape: tuple[int, int, int] = (channels, height, width)
 

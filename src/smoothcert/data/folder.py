@@ -49,6 +49,7 @@ class ImageFolder:
         self.class_names = tuple(folder.name for folder in classes)
         self.num_classes = len(classes)
         self.shape: tuple[int, int, int] = (3, CROP, CROP)
+        self.levels = 255  # Pillow resizes 8-bit images to 8-bit images
 
     def __len__(self) -> int:
         return len(self._items)

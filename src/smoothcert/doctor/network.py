@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from smoothcert.classifiers.copying import depends_on_mode
 from smoothcert.classifiers.identity import modules_in, modules_reached
-from smoothcert.classifiers.sealed import Sealed, depends_on_mode
+from smoothcert.classifiers.sealed import Sealed
 from smoothcert.doctor.findings import Finding, Level
 from smoothcert.doctor.inputs import Sample
 from smoothcert.models.normalize import Normalize
@@ -29,6 +30,8 @@ def check_normalization(sealed: Sealed, sample: Sample) -> Iterator[Finding]:
     """
     if float(sample.x.min()) < -_SLACK or float(sample.x.max()) > 1 + _SLACK:
         return  # which is reported already
+    if not sealed.private:
+        return  # hooks are for our own copy only
     spans: list[tuple[float, float]] = []
 
     def note(module: nn.Module, given: tuple[Tensor, ...]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from smoothcert.noise.base import Noise
 from smoothcert.noise.discrete import Discrete
 from smoothcert.noise.gaussian import Gaussian
+from smoothcert.noise.grid import invalid_rows
 from smoothcert.noise.uniform import Uniform
 from smoothcert.types import UsageError, unknown_name
 
@@ -46,4 +47,4 @@ def noise_from_config(config: Mapping[str, Any]) -> Noise:
     return NOISES[name](**values)
 
 
-__all__ = ["NOISES", "Discrete", "Gaussian", "Noise", "Uniform", "noise_from_config"]
+__all__ = ["NOISES", "Discrete", "Gaussian", "Noise", "Uniform", "invalid_rows", "noise_from_config"]

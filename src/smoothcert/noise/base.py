@@ -55,6 +55,11 @@ class Noise(ABC):
         """A radius worth asking for where none is named, such as that at which a model in training is judged."""
         return self.scale
 
+    @property
+    def exact(self) -> bool:
+        """Whether noise is drawn and added in whole numbers, so that the certificate covers the copies as computed."""
+        return False
+
     def check(self, x: Tensor) -> None:  # noqa: B027  (most noises are defined around every input)
         """Refuse an input that the certificate does not cover; any will do unless a noise says otherwise.
 
@@ -65,13 +70,38 @@ class Noise(ABC):
             UsageError: If the noise is not defined around such an input.
         """
 
-    def radius(self, p: ArrayLike, norm: Norm | str | None = None, dimension: int | None = None) -> FloatArray:
+    def offset(self, x: Tensor, norm: Norm | str | None = None) -> float:
+        """How far an input is from the grid point that noise is drawn around in its place; 0 without a grid.
+
+        Args:
+            x: An input that :meth:`check` accepts.
+            norm: One of :attr:`norms`; the first by default.
+
+        Returns:
+            The distance in that norm, rounded up to a power of two so that inputs share the tables of a threshold; a
+            radius around the input is shorter by as much.
+        """
+        self.resolve_norm(norm)
+        return 0.0
+
+    def nearest(self, x: Tensor) -> Tensor:
+        """The nearest input that :meth:`check` accepts; the input itself unless the noise has a grid."""
+        return x
+
+    def radius(
+        self,
+        p: ArrayLike,
+        norm: Norm | str | None = None,
+        dimension: int | None = None,
+        offset: ArrayLike = 0.0,
+    ) -> FloatArray:
         """The radius proved by a lower bound ``p`` on the probability of the top class.
 
         Args:
             p: Lower bound(s) on the top class's probability.
             norm: One of :attr:`norms`; the first by default.
             dimension: Number of coordinates of an input, for norms whose radius depends on it.
+            offset: What :meth:`offset` says of the input(s).
 
         Returns:
             The radius for each p, rounded down; 0 where p ≤ ½.
@@ -85,15 +115,22 @@ class Noise(ABC):
         radius = self._radius(np.maximum(p, 0.5), self.resolve_norm(norm), _checked(dimension))
         # A few units in the last place: the error of the special functions may not lengthen a radius.
         slack = 0.0 if self.rounds else 1e-14
-        return np.where(p > 0.5, np.maximum(radius * (1.0 - slack), 0.0), 0.0)
+        return shortened(np.where(p > 0.5, np.maximum(radius * (1.0 - slack), 0.0), 0.0), offset)
 
-    def threshold(self, r: ArrayLike, norm: Norm | str | None = None, dimension: int | None = None) -> FloatArray:
+    def threshold(
+        self,
+        r: ArrayLike,
+        norm: Norm | str | None = None,
+        dimension: int | None = None,
+        offset: ArrayLike = 0.0,
+    ) -> FloatArray:
         """The probability the top class must exceed to be certified at radius ``r``; inverse of :meth:`radius`.
 
         Args:
             r: Radius or radii, ≥ 0.
             norm: One of :attr:`norms`; the first by default.
             dimension: Number of coordinates of an input, for norms whose radius depends on it.
+            offset: What :meth:`offset` says of the input(s).
 
         Returns:
             The threshold for each r, rounded up, so that a bound above it proves r; at most 1.
@@ -104,6 +141,8 @@ class Noise(ABC):
         r = np.asarray(r, dtype=np.float64)
         if not np.all(r >= 0):
             raise UsageError("a radius must be a number ≥ 0.")
+        offset = np.asarray(offset, dtype=np.float64)
+        r = np.where(offset > 0, np.nextafter(r + offset, np.inf), r)
         slack = 0.0 if self.rounds else 1e-15
         return np.minimum(self._threshold(r, self.resolve_norm(norm), _checked(dimension)) * (1.0 + slack), 1.0)
 
@@ -140,8 +179,20 @@ class Noise(ABC):
         return dimension
 
     def config(self) -> dict[str, str | float]:
-        """The noise as plain values, for run files."""
-        return {"name": self.name, **{f.name: getattr(self, f.name) for f in fields(self)}}
+        """The noise as plain values, for run files; settings that are None are left out."""
+        settings = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {"name": self.name, **{key: value for key, value in settings.items() if value is not None}}
+
+
+def shortened(radius: FloatArray, offset: ArrayLike) -> FloatArray:
+    """Radii less the offset of their inputs, rounded down; never below 0.
+
+    Example:
+        >>> shortened(np.array([0.5, 0.5, 0.001]), np.array([0.0, 0.25, 0.25])).round(12).tolist()
+        [0.5, 0.25, 0.0]
+    """
+    offset = np.asarray(offset, dtype=np.float64)
+    return np.where(offset > 0, np.maximum(np.nextafter(radius - offset, 0.0), 0.0), radius)
 
 
 def _checked(dimension: int | None) -> int | None:

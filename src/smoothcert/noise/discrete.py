@@ -95,6 +95,10 @@ class Discrete(Noise):
         """One pixel."""
         return 1.0
 
+    @property
+    def exact(self) -> bool:
+        return True
+
     def check(self, x: Tensor) -> None:
         steps = x.detach().double() * self.levels
         nearest = steps.round()

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
 from scipy import special
 from torch import Generator, Tensor
 
-from smoothcert.noise.base import FloatArray, Noise
+from smoothcert.noise.base import FloatArray
+from smoothcert.noise.grid import GridNoise
+from smoothcert.noise.thresholds import Thresholds, gaussian_thresholds
 from smoothcert.types import Norm, UsageError
 
 
-@dataclass(frozen=True)
-class Gaussian(Noise):
+@dataclass(frozen=True, repr=False)
+class Gaussian(GridNoise):
     """Noise N(0, σ²I), which certifies the ℓ2 radius σ Φ⁻¹(p) (Cohen, Rosenfeld and Kolter, 2019, Theorem 1).
 
     The ℓ∞ ball of radius r lies in the ℓ2 ball of radius r√d, so the ℓ∞ radius is the ℓ2 radius over √d (Salman et al.,
@@ -22,16 +25,21 @@ class Gaussian(Noise):
 
     Args:
         sigma: Standard deviation, in the units of the input.
+        grid: Steps per unit of the grid that inputs lie on, such as 255 for 8-bit images: copies are then drawn
+            exactly, in whole steps (see ``GridNoise``). None for noise in floating point around any input.
 
     Raises:
-        UsageError: If sigma is not a positive number.
+        UsageError: If sigma is not a positive number, or the grid not a whole number from 1 to 65 535.
 
     Example:
         >>> float(Gaussian(0.5).radius(0.99)) < 0.5 * 2.3264
         True
+        >>> Gaussian(0.5, grid=255)
+        Gaussian(sigma=0.5, grid=255)
     """
 
     sigma: float
+    grid: int | None = None
 
     name: ClassVar[str] = "gaussian"
     norms: ClassVar[tuple[Norm, ...]] = (Norm.L2, Norm.LINF)
@@ -40,12 +48,17 @@ class Gaussian(Noise):
         if not (isinstance(self.sigma, (int, float)) and math.isfinite(self.sigma) and self.sigma > 0):
             raise UsageError(f"sigma must be a positive number, got {self.sigma!r}.")
         object.__setattr__(self, "sigma", float(self.sigma))
+        self._check_grid()
 
     @property
     def scale(self) -> float:
         return self.sigma
 
-    def sample(self, x: Tensor, out: Tensor, generator: Generator | None = None) -> Tensor:
+    @property
+    def _thresholds(self) -> tuple[Callable[[float, int], Thresholds], float]:
+        return gaussian_thresholds, self.sigma
+
+    def _sample(self, x: Tensor, out: Tensor, generator: Generator | None) -> Tensor:
         return out.normal_(0.0, self.sigma, generator=generator).add_(x)
 
     def _radius(self, p: FloatArray, norm: Norm, dimension: int | None) -> FloatArray:

@@ -7,7 +7,7 @@ smoothing. Pure NumPy over counts and answers that are already there, so every t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,8 @@ class Components:
     """What the parts of ACES answered over the same inputs; the arrays are copied and read-only.
 
     Attributes:
-        certifier: The certifier alone: inputs, labels, certified classes and radii, at its share α/2.
+        certifier: The certifier alone: inputs, labels, certified classes and radii, at its share α/2. Its alpha and
+            metadata are those of the composition.
         predicted: The classes of the certifier by PREDICT, ``ABSTAIN`` (-1) where there is none.
         core: The classes of the core on the clean inputs.
         thetas: The thresholds θ, ascending.
@@ -102,7 +103,7 @@ class Components:
         return self.certifier.label
 
     @property
-    def norm(self) -> Norm:
+    def norm(self) -> Norm | None:
         return self.certifier.norm
 
     def position(self, theta: float) -> int:
@@ -156,7 +157,7 @@ def compose(components: Components, theta: float) -> Outcomes:
     predict = _answer(choice, certifier.predict, components.core)
     proved = (choice == CERTIFIER) & ~certifier.abstained
     radius = np.where(proved, np.minimum(certifier.radius, components.choice_radius[at]), 0.0)
-    return Outcomes(components.name, components.index, components.label, predict, radius, components.norm)
+    return replace(certifier, predict=predict, radius=radius, natural=None)
 
 
 def predictions(components: Components, theta: float) -> IntArray:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,12 @@ from smoothcert.noise import Noise, noise_from_config
 from smoothcert.report.aces import TABULATED, Components, IntArray, Single
 from smoothcert.report.aces_votes import components_from_votes
 from smoothcert.report.load import log_name, run_outcomes
-from smoothcert.report.metrics import Outcomes
+from smoothcert.report.metadata import read_metadata, read_norm
+from smoothcert.report.metrics import NORM_TEXT, Outcomes
+from smoothcert.report.recompute import offsets
 from smoothcert.stats import lower_bound, top_class_p_value
 from smoothcert.store import LogKind, Run, load_run, read_log
-from smoothcert.types import ABSTAIN, Norm, RunError, UsageError
+from smoothcert.types import ABSTAIN, Guarantee, Norm, RunError, UsageError
 
 _SPELLING = {"clean_predict": "unperturbed predict", "p50": "50 percentile"}
 _VOTES = ("selection", "counts", "selector0", "selector")
@@ -77,12 +80,14 @@ def load_single(path: str | os.PathLike[str]) -> Single:
     if not composed and _procedure(run) != "cohen":
         raise UsageError(f"{path} was not certified with a fixed n, so its natural accuracy is not known; use cohen.")
     settings, counts = _settings(run, table), _matrix(run.path, table, "counts")
-    if composed:  # the stored answers are those of the composition
+    if composed:  # the stored answers are those of the composition; the certifier is one classifier for all inputs
         noise, norm = _noise(run, settings)
         guess = _matrix(run.path, table, "selection").argmax(axis=1)
         bound = lower_bound(counts[np.arange(len(counts)), guess], settings["n"], settings["alpha"])
         predict = np.where(bound > 0.5, guess, ABSTAIN)
-        outcomes = Outcomes(run.name, outcomes.index, outcomes.label, predict, noise.radius(bound, norm), norm)
+        radius = noise.radius(bound, norm, None, offsets(table))
+        metadata = replace(outcomes.metadata, guarantee=(Guarantee.GLOBAL.value,))
+        outcomes = replace(outcomes, predict=predict, radius=radius, norm=norm, metadata=metadata, natural=None)
     second, first = np.sort(counts, axis=1)[:, -2:].T
     sure = top_class_p_value(first, second) <= settings["alpha"]
     return Single(outcomes, float((sure & (counts.argmax(axis=1) == outcomes.label)).mean()))
@@ -114,8 +119,10 @@ def _from_run(run: Run, core: str | os.PathLike[str] | None) -> Components:
             n=settings["n"],
             alpha=settings["alpha"],
             radius=lambda bound: noise.radius(bound, norm),
+            offset=offsets(table),
             norm=norm,
             settings={key: settings[key] for key in ("n", "alpha")} | {"noise": noise.name} | _scales(noise),
+            metadata=read_metadata(table, seed=run.settings.get("seed")),
         )
     except UsageError as error:
         raise RunError(f"{run.path} is damaged: {error}") from error
@@ -147,6 +154,7 @@ def _from_prefix(prefix: Path, core: str | os.PathLike[str] | None, thetas: Sequ
     table = _kind(certification, LogKind.CERTIFICATION)
     certifier = Outcomes.from_table(prefix.name, table)
     tables = [_like(selections[theta], _kind(selections[theta], LogKind.SELECTION), certifier) for theta in stored]
+    _refuse_other_norms(certification, certifier.norm, {selections[t]: s for t, s in zip(stored, tables, strict=True)})
     paths = [selections[theta] for theta in stored]
     entropies = _beside(prefix, "_entropies")
     median = None
@@ -164,6 +172,17 @@ def _from_prefix(prefix: Path, core: str | os.PathLike[str] | None, thetas: Sequ
         ),
         median=median,
     )
+
+
+def _refuse_other_norms(certification: Path, norm: Norm | None, selections: Mapping[Path, pa.Table]) -> None:
+    """Refuse a selector whose radii are in another norm than those of the certifier, as far as both are known."""
+    for path, table in selections.items():
+        other = read_norm(table)
+        if None not in (norm, other) and norm is not other:
+            raise UsageError(
+                f"{certification} has radii in {NORM_TEXT[norm]} and {path} in {NORM_TEXT[other]}; the smaller of both "
+                "means nothing, so give logs in one norm."
+            )
 
 
 def _selections(prefix: Path) -> dict[float, Path]:

@@ -23,7 +23,8 @@ from smoothcert.report.aces import (
     pareto,
     signed_selection_radius,
 )
-from smoothcert.report.metrics import NORM_TEXT, average_certified_radius, certified_accuracy, common_norm
+from smoothcert.report.metrics import NORM_TEXT, average_certified_radius, axis_norm, certified_accuracy, common_norm
+from smoothcert.report.notes import markers, subjects
 from smoothcert.report.style import COLOURS, DASHES, canvas, entry, finished, legend_columns
 from smoothcert.types import UsageError
 
@@ -44,7 +45,7 @@ def pareto_figure(
 
     Dots are the thresholds of the paper's tables, the square is the lowest one, where (nearly) only the core answers;
     other markers are single smoothed classifiers, numbered where there are several. Without compositions it is the
-    trade-off of Figures 4 and 5 of Jeong et al. (2023).
+    trade-off of Figures 4 and 5 of Jeong et al. (2023). The legend marks guarantees and arithmetic as tables do.
 
     Args:
         runs: The components of the compositions.
@@ -65,8 +66,10 @@ def pareto_figure(
             raise UsageError(f"{other.name} is about other inputs than {everyone[0].name}; compare runs of the same.")
     scale = 1.0 if radius is None else 100.0
     numbered = len(singles) > 1
-    names = [f"ACES, {run.name}" + (" (θ beside dots)" if len(runs) == 1 else "") for run in runs]
-    alone = [single.outcomes.name for single in singles]
+    marked = markers(subjects(everyone))
+    dotted = " (θ beside dots)" if len(runs) == 1 else ""
+    names = [f"ACES, {run.name}{marker}{dotted}" for run, marker in zip(runs, marked, strict=False)]
+    alone = [single.outcomes.name + marker for single, marker in zip(singles, marked[len(runs) :], strict=True)]
     names += [f"{number}: {name}" for number, name in enumerate(alone, 1)] if numbered else alone
     columns, height = legend_columns([entry(name) for name in names])
     figure, (axes,) = canvas(1, height=3.9 + height)
@@ -95,7 +98,7 @@ def pareto_figure(
         _number_points(axes, points)
     axes.set_xlabel("natural accuracy (%)")
     measure = "average certified radius" if radius is None else f"certified accuracy (%) at radius {radius:g}"
-    axes.set_ylabel(f"{measure} ({NORM_TEXT[norm]})")
+    axes.set_ylabel(f"{measure} ({axis_norm(norm)})")
     axes.margins(x=0.07, y=0.07)
     low, high = axes.get_xlim()
     room = max(1.0 - (high - low) / 2, 0.0)  # the axis spans two points at least
@@ -142,7 +145,7 @@ def selection_figure(components: Components, thetas: Sequence[float], *, title: 
     axes.set_xlim(0, 100)
     axes.set_ylim(-1.06 * most, 1.06 * most)
     axes.set_xlabel("percentile of inputs (%)")
-    axes.set_ylabel(f"certified radius of the selection ({NORM_TEXT[components.norm]})\n← core        certifier →")
+    axes.set_ylabel(f"certified radius of the selection ({axis_norm(components.norm)})\n← core        certifier →")
     return finished(figure, handles, title, columns=4)
 
 

@@ -16,10 +16,18 @@ from smoothcert.report.metrics import (
     acr_text,
     average_certified_radius,
     certified_counts,
+    common_norm,
     parse_radii,
 )
+from smoothcert.report.notes import Subject, csv_columns, markers, notes, subjects
 from smoothcert.report.tables import default_radii, named_headings, percent, radius_headings
 from smoothcert.types import Norm, UsageError
+
+CHOSEN_THETA = (
+    "Each line holds at alpha for a threshold that was chosen beforehand; the best of several thresholds on these "
+    "inputs is not a certificate at alpha, since the best of k makes up to k times as many errors."
+)
+"""The sentence for thresholds, which are all computed from the same votes."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +42,7 @@ class AcesRow:
         certified: The number of inputs certified and right at each radius of the table.
         selected: The number of inputs certified to go to the certifier at each radius of the table.
         inputs: The number of all inputs.
+        run: Which of the table's runs it is, from 0.
     """
 
     name: str
@@ -43,6 +52,7 @@ class AcesRow:
     certified: tuple[int, ...]
     selected: tuple[int, ...]
     inputs: int
+    run: int = 0
 
 
 @dataclass(frozen=True)
@@ -50,14 +60,21 @@ class AcesTable:
     """Compositions over their thresholds, at common radii.
 
     Attributes:
-        norm: The norm of the radii.
+        norm: The norm of the radii, as far as a run tells it.
         radii: The radii of the columns.
         rows: For every run in the order given, a row per threshold.
+        subjects: The runs, for markers and notes about them.
     """
 
-    norm: Norm
+    norm: Norm | None
     radii: tuple[float, ...]
     rows: tuple[AcesRow, ...]
+    subjects: tuple[Subject, ...]
+
+    @property
+    def notes(self) -> list[str]:
+        """What must be said about the numbers."""
+        return [*notes(self.subjects), CHOSEN_THETA]
 
 
 def parse_thetas(text: str) -> tuple[float, ...]:
@@ -106,14 +123,18 @@ def aces_table(
         run,0.10,66.7,0.100,66.7,33.3,33.3,33.3,3
     """
     check_comparable(runs)
-    norm = runs[0].norm
+    norm = common_norm([run.certifier for run in runs])
     columns = tuple(float(radius) for radius in (_usual_radii(runs) if radii is None else radii))
     if not columns:
         raise UsageError("a table of certified accuracy needs at least one radius.")
-    rows = [_row(run, theta, columns) for run in runs for theta in (_usual_thetas(run) if thetas is None else thetas)]
+    rows = [
+        replace(_row(run, theta, columns), run=number)
+        for number, run in enumerate(runs)
+        for theta in (_usual_thetas(run) if thetas is None else thetas)
+    ]
     if not rows:
         raise UsageError("a table of ACES needs at least one threshold.")
-    return AcesTable(norm, columns, tuple(rows))
+    return AcesTable(norm, columns, tuple(rows), tuple(subjects(run.certifier for run in runs)))
 
 
 def _row(run: Components, theta: float, radii: tuple[float, ...]) -> AcesRow:
@@ -146,7 +167,8 @@ def render_aces(table: AcesTable, format: str) -> str:
     Args:
         table: The table.
         format: ``md``, ``latex`` (needs booktabs) or ``html``: one table of certified accuracy and one of selection
-            rates, as the paper's Tables 8 and 9; ``csv``: both in one row per threshold.
+            rates, as the paper's Tables 8 and 9, with notes below the last; ``csv``: both in one row per threshold, and
+            what is known about the radii in further columns.
 
     Returns:
         The text, with a line end.
@@ -170,16 +192,17 @@ def rich_aces(table: AcesTable) -> Group:
 def aces_sheets(table: AcesTable) -> list[Sheet]:
     """The table of certified accuracy and that of certified selection rates, laid out."""
     sheets = []
+    marked = markers(table.subjects)
     for what, field in (("Certified accuracy", "certified"), ("Certified selection rate", "selected")):
         title = f"{what} (%) at {NORM_TEXT[table.norm]} radius"
         columns = [Column(heading) for heading in ("run", "θ", "NAC", "ACR")]
         columns += [Column(heading, title) for heading in radius_headings(table.norm, table.radii)]
         lines = []
         for theta, row in zip(_thetas(table), table.rows, strict=True):
-            texts = [row.name, *_numbers(theta, row), *_shares(getattr(row, field), row)]
+            texts = [row.name + marked[row.run], *_numbers(theta, row), *_shares(getattr(row, field), row)]
             lines.append(Line(tuple(map(Cell, texts))))
         sheets.append(Sheet(title, tuple(columns), tuple(lines)))
-    return sheets
+    return [*sheets[:-1], replace(sheets[-1], notes=tuple(table.notes))]
 
 
 def _thetas(table: AcesTable) -> list[str]:
@@ -197,8 +220,9 @@ def _shares(counts: Sequence[int], row: AcesRow) -> list[str]:
 def _csv_sheet(table: AcesTable) -> Sheet:
     radii = named_headings(table.norm, table.radii)
     kinds = [f"{kind} {radius}" for kind in ("accuracy", "selection") for radius in radii]
+    headings, known = csv_columns(table.subjects)
     lines = []
     for theta, row in zip(_thetas(table), table.rows, strict=True):
         texts = [row.name, *_numbers(theta, row), *_shares(row.certified + row.selected, row), str(row.inputs)]
-        lines.append(Line(tuple(map(Cell, texts))))
-    return Sheet("", tuple(map(Column, ["name", "theta", "nac", "acr", *kinds, "inputs"])), tuple(lines))
+        lines.append(Line(tuple(map(Cell, [*texts, *known[row.run]]))))
+    return Sheet("", tuple(map(Column, ["name", "theta", "nac", "acr", *kinds, "inputs", *headings])), tuple(lines))

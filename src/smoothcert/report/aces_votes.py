@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from smoothcert.noise.base import shortened
 from smoothcert.report.aces import Components, FloatArray, IntArray
+from smoothcert.report.metadata import UNKNOWN, Metadata
 from smoothcert.report.metrics import Outcomes
 from smoothcert.stats import lower_bound, top_class_p_value
 from smoothcert.types import ABSTAIN, CERTIFIER, CORE, Norm, UsageError
@@ -25,8 +27,10 @@ def components_from_votes(
     n: int,
     alpha: float,
     radius: Callable[[FloatArray], FloatArray],
-    norm: Norm = Norm.L2,
+    offset: ArrayLike = 0.0,
+    norm: Norm | None = None,
     settings: Mapping[str, Any] | None = None,
+    metadata: Metadata = UNKNOWN,
 ) -> Components:
     """CERTIFY and PREDICT of the parts of ACES from their votes, at every threshold (Algorithms 1 and 4).
 
@@ -44,8 +48,10 @@ def components_from_votes(
         n: Estimation copies, invalid ones included.
         alpha: The probability of a wrong statement, for both parts together.
         radius: The radius that a lower bound on a probability proves, as ``noise.radius``.
-        norm: The norm of that radius.
+        offset: What to take off the radii of each input: how far it is from the grid point that stood for it.
+        norm: The norm of that radius, if known.
         settings: What the votes were drawn with.
+        metadata: What the run says about its radii, if known.
 
     Returns:
         The components.
@@ -78,7 +84,8 @@ def components_from_votes(
         distinct, place = np.unique(count, return_inverse=True)
         bound = lower_bound(distinct, n, alpha / 2)
         sure = (bound > 0.5)[place].reshape(count.shape)
-        return np.where(sure, guess, ABSTAIN), np.where(sure, radius(bound)[place].reshape(count.shape), 0.0)
+        radii = shortened(radius(bound)[place].reshape(count.shape), offset)
+        return np.where(sure, guess, ABSTAIN), np.where(sure, radii, 0.0)
 
     guess = votes["selection"].argmax(axis=1)
     certified, radii = proved(guess, votes["counts"][rows, guess])
@@ -91,7 +98,16 @@ def components_from_votes(
     choice, choice_radius = proved(guess, np.where(guess == CERTIFIER, certify, for_core))
     decided = top_class_p_value(certify, for_core) <= alpha / 2
     return Components(
-        certifier=Outcomes(name, np.asarray(index), np.asarray(label), certified, radii, norm),
+        certifier=Outcomes(
+            name,
+            np.asarray(index),
+            np.asarray(label),
+            certified,
+            radii,
+            norm,
+            alpha=np.full(len(rows), alpha),
+            metadata=metadata,
+        ),
         predicted=predicted,
         core=np.asarray(core),
         thetas=np.arange(len(choice)) / (len(choice) - 1),

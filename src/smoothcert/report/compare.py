@@ -10,7 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import binomtest
 
 from smoothcert.report.intervals import bootstrap_interval, credited_radius, sign_flip_p_value
-from smoothcert.report.metrics import NORM_TEXT, Outcomes, average_certified_radius
+from smoothcert.report.metrics import Outcomes, average_certified_radius, common_norm
+from smoothcert.report.notes import notes, subjects
 from smoothcert.report.tables import default_radii
 from smoothcert.types import Norm, UsageError
 
@@ -55,67 +56,67 @@ class Comparison:
 
     Attributes:
         names: The names of the runs.
-        norms: The norms of their radii.
+        norm: The norm of their radii, as far as one of them tells it.
         inputs: The number of inputs compared.
         dropped: How many inputs of each run the other one lacks.
-        acr: The average certified radii; None where the norms differ.
+        acr: The average certified radii.
         interval: The paired-bootstrap 95 % interval of the difference of the ACRs, first minus second.
         acr_p_value: Of the sign-flip test that the ACRs differ by chance.
-        radii: Certified accuracy, radius by radius; only at 0 where the norms differ.
-        longer: On how many inputs each run proves the larger radius for the right class; None where the norms differ.
+        radii: Certified accuracy, radius by radius.
+        longer: On how many inputs each run proves the larger radius for the right class.
         sign_p_value: Of the exact sign test over these inputs, equal ones left out.
         abstained: The numbers of abstentions.
         largest: The inputs whose radii differ most, the most first.
+        guarantees: What the certificates of each run cover, as text.
         remarks: What a reader must know besides, a sentence each.
     """
 
     names: tuple[str, str]
-    norms: tuple[Norm, Norm]
+    norm: Norm | None
     inputs: int
     dropped: tuple[int, int]
-    acr: tuple[float, float] | None
-    interval: tuple[float, float] | None
-    acr_p_value: float | None
+    acr: tuple[float, float]
+    interval: tuple[float, float]
+    acr_p_value: float
     radii: tuple[RadiusComparison, ...]
-    longer: tuple[int, int] | None
-    sign_p_value: float | None
+    longer: tuple[int, int]
+    sign_p_value: float
     abstained: tuple[int, int]
     largest: tuple[InputDifference, ...]
+    guarantees: tuple[str, str] = ("unknown", "unknown")
     remarks: tuple[str, ...] = ()
 
     @property
     def better(self) -> int | None:
-        """0 or 1 for the run whose ACR is really larger (where norms differ: whose accuracy is), None for neither.
+        """0 or 1 for the run whose ACR is really larger, None for neither.
 
         The interval must lie on one side of 0, and, because a bootstrap of few inputs is too sure, the sign-flip test
         must agree.
         """
-        if self.interval is not None and self.acr_p_value is not None:
-            low, high = self.interval
-            if self.acr_p_value >= SIGNIFICANCE:
-                return None
-            return 0 if low > 0 else 1 if high < 0 else None
-        (only,) = self.radii
-        return int(only.only[1] > only.only[0]) if only.corrected < SIGNIFICANCE else None
+        low, high = self.interval
+        if self.acr_p_value >= SIGNIFICANCE:
+            return None
+        return 0 if low > 0 else 1 if high < 0 else None
 
 
 def compare(first: Outcomes, second: Outcomes, radii: Sequence[float] | None = None, *, seed: int = 0) -> Comparison:
     """Compare two runs over the inputs that both have.
 
     What is compared is what a test sample can tell: intervals and p-values say what to expect of other inputs of the
-    same kind. The models are taken as they are; another training seed is another model.
+    same kind. The models are taken as they are; another training seed is another model. Runs in different norms are
+    refused, since their radii cannot be compared; where guarantee or arithmetic differ or are unknown, remarks say so.
 
     Args:
         first: One run.
         second: The other.
-        radii: The radii of certified accuracy; without them ``default_radii``. Where the norms differ, only 0.
+        radii: The radii of certified accuracy; without them ``default_radii``.
         seed: The seed of the bootstrap.
 
     Returns:
         The comparison.
 
     Raises:
-        UsageError: If no input is in both, their labels differ, or a radius is negative.
+        UsageError: If their norms or labels differ, no input is in both, or a radius is negative.
 
     Example:
         >>> one = Outcomes("one", range(20), [1] * 20, [1] * 20, [0.5] * 20)
@@ -123,6 +124,7 @@ def compare(first: Outcomes, second: Outcomes, radii: Sequence[float] | None = N
         >>> print(verdict(compare(one, two)))
         one is better: its ACR is larger by 0.250 (95 % interval 0.250 to 0.250, 20 inputs).
     """
+    norm = common_norm([first, second])
     index = np.intersect1d(first.index, second.index)
     if len(index) == 0:
         raise UsageError(f"{first.name} and {second.name} have no input in common; compare runs over the same inputs.")
@@ -135,28 +137,25 @@ def compare(first: Outcomes, second: Outcomes, radii: Sequence[float] | None = N
             f"{first.name} and {second.name} are about different data: the label of input {index[at]} is "
             f"{one.label[at]} in one and {two.label[at]} in the other."
         )
-    same_norm = one.norm is two.norm
-    if same_norm:
-        wanted = tuple(float(radius) for radius in (default_radii([one, two]) if radii is None else radii))
-    else:
-        wanted = (0.0,)
+    wanted = tuple(float(radius) for radius in (default_radii([one, two]) if radii is None else radii))
     credit = credited_radius(one), credited_radius(two)
     difference = credit[0] - credit[1]
     longer = int((difference > 0).sum()), int((difference < 0).sum())
     return Comparison(
         names=(first.name, second.name),
-        norms=(one.norm, two.norm),
+        norm=norm,
         inputs=len(index),
         dropped=dropped,
-        acr=(average_certified_radius(one), average_certified_radius(two)) if same_norm else None,
-        interval=bootstrap_interval(difference, confidence=1 - SIGNIFICANCE, seed=seed) if same_norm else None,
-        acr_p_value=sign_flip_p_value(difference, seed=seed) if same_norm else None,
+        acr=(average_certified_radius(one), average_certified_radius(two)),
+        interval=bootstrap_interval(difference, confidence=1 - SIGNIFICANCE, seed=seed),
+        acr_p_value=sign_flip_p_value(difference, seed=seed),
         radii=_at_radii(one, two, wanted),
-        longer=longer if same_norm else None,
-        sign_p_value=_even_split(*longer) if same_norm else None,
+        longer=longer,
+        sign_p_value=_even_split(*longer),
         abstained=(int(one.abstained.sum()), int(two.abstained.sum())),
-        largest=_largest(one, two, difference) if same_norm else (),
-        remarks=tuple(_remarks(first, second, dropped)),
+        largest=_largest(one, two, difference),
+        guarantees=(one.metadata.text("guarantee"), two.metadata.text("guarantee")),
+        remarks=tuple(_remarks((first, second), (one, two), dropped)),
     )
 
 
@@ -164,7 +163,7 @@ def _at(run: Outcomes, index: NDArray[np.int64]) -> Outcomes:
     """The run at these of its inputs, in their order."""
     order = np.argsort(run.index)
     place = order[np.searchsorted(run.index, index, sorter=order)]
-    return Outcomes(run.name, index, run.label[place], run.predict[place], run.radius[place], run.norm, run.origin)
+    return run.at(place)
 
 
 def _at_radii(one: Outcomes, two: Outcomes, radii: tuple[float, ...]) -> tuple[RadiusComparison, ...]:
@@ -216,36 +215,30 @@ def _largest(one: Outcomes, two: Outcomes, difference: NDArray[np.float64]) -> t
     )
 
 
-def _remarks(first: Outcomes, second: Outcomes, dropped: tuple[int, int]) -> list[str]:
+def _remarks(
+    whole: tuple[Outcomes, Outcomes], compared: tuple[Outcomes, Outcomes], dropped: tuple[int, int]
+) -> list[str]:
     """What else differs between the runs, so that a difference is not put down to the models alone."""
     remarks = []
-    for run, count in zip((first, second), dropped, strict=True):
+    for run, count in zip(whole, dropped, strict=True):
         if count:
             remarks.append(f"{count} of the {len(run)} inputs of {run.name} were left out: the other run lacks them.")
-    if first.norm is not second.norm:
-        norms = f"{NORM_TEXT[first.norm]} and {NORM_TEXT[second.norm]}"
-        remarks.append(f"The radii are in different norms ({norms}) and were left out: only answers are compared.")
+    arithmetic = [run.metadata.text("arithmetic") for run in compared]
+    if arithmetic[0] != arithmetic[1]:
+        remarks.append(f"The runs differ in arithmetic ({arithmetic[0]} and {arithmetic[1]}).")
     for what, name in (("data", "data"), ("n", "numbers of samples"), ("alpha", "alpha")):
-        values = [None if run.origin is None else getattr(run.origin, what) for run in (first, second)]
+        values = [None if run.origin is None else getattr(run.origin, what) for run in compared]
         if None not in values and values[0] != values[1]:
             shown = " and ".join(f"{value:,}" if isinstance(value, int) else f"{value}" for value in values)
             advice = "" if what == "data" else "; radii depend on it, and --n or --alpha make them alike"
             remarks.append(f"The runs have different {name} ({shown}){advice}.")
-    return remarks
+    return [*remarks, *notes(subjects(compared))]
 
 
 def verdict(comparison: Comparison) -> str:
     """The answer in a sentence or two: which run is better, by how much, and how far that can be trusted."""
     better, names = comparison.better, comparison.names
-    if comparison.acr is None or comparison.interval is None:
-        (only,) = comparison.radii
-        if better is None:
-            return f"No difference in accuracy that {comparison.inputs} inputs could show ({_p(only.p_value)})."
-        return (
-            f"{names[better]} is better: it alone is right on {only.only[better]} inputs, {names[1 - better]} alone on "
-            f"{only.only[1 - better]} of {comparison.inputs} ({_p(only.p_value)})."
-        )
-    low, high = sorted(abs(end) for end in comparison.interval)
+    unlike = comparison.guarantees[0] != comparison.guarantees[1]
     if better is None:
         low, high = comparison.interval
         answer = (
@@ -253,11 +246,16 @@ def verdict(comparison: Comparison) -> str:
             f"{signed(comparison.acr[0] - comparison.acr[1])} (95 % interval {signed(low)} to {signed(high)})."
         )
     else:
+        low, high = sorted(abs(end) for end in comparison.interval)
         gap = abs(comparison.acr[0] - comparison.acr[1])
+        words = "has the larger radii" if unlike else "is better"
         answer = (
-            f"{names[better]} is better: its ACR is larger by {gap:.3f} (95 % interval {low:.3f} to {high:.3f}, "
+            f"{names[better]} {words}: its ACR is larger by {gap:.3f} (95 % interval {low:.3f} to {high:.3f}, "
             f"{comparison.inputs} inputs)."
         )
+    if unlike:
+        kinds = ", ".join(f"{name}: {kind}" for name, kind in zip(names, comparison.guarantees, strict=True))
+        answer += f" The guarantees differ ({kinds}), so equal radii do not promise the same."
     for run in (0, 1):
         at = [r.radius for r in comparison.radii if r.corrected < SIGNIFICANCE and r.only[run] > r.only[1 - run]]
         if at and run != better:
@@ -275,11 +273,6 @@ def p_text(p_value: float) -> str:
         ('< 0.0001', '0.032', '1')
     """
     return "< 0.0001" if p_value < 0.0001 else f"{p_value:.2g}"
-
-
-def _p(p_value: float) -> str:
-    text = p_text(p_value)
-    return f"p {text}" if text.startswith("<") else f"p = {text}"
 
 
 def signed(value: float) -> str:

@@ -42,17 +42,13 @@ def rich_comparison(comparison: Comparison) -> Group:
 def _overall(comparison: Comparison) -> Sheet:
     columns = [Column(f"over {comparison.inputs} inputs"), *map(Column, comparison.names)]
     columns += [Column("difference"), Column("95 % interval"), Column("p")]
-    lines = []
-    if comparison.acr is not None and comparison.interval is not None and comparison.acr_p_value is not None:
-        low, high = map(signed, comparison.interval)
-        difference = signed(comparison.acr[0] - comparison.acr[1])
-        acr = [*map(acr_text, comparison.acr), difference, f"{low} to {high}", p_text(comparison.acr_p_value)]
-        lines.append(["ACR", *acr])
-    if comparison.longer is not None and comparison.sign_p_value is not None:
-        lines.append(
-            ["inputs with the larger radius", *_counts(comparison.longer), "", p_text(comparison.sign_p_value)]
-        )
-    lines.append(["abstentions", *_counts(comparison.abstained), "", ""])
+    low, high = map(signed, comparison.interval)
+    difference = signed(comparison.acr[0] - comparison.acr[1])
+    lines = [
+        ["ACR", *map(acr_text, comparison.acr), difference, f"{low} to {high}", p_text(comparison.acr_p_value)],
+        ["inputs with the larger radius", *_counts(comparison.longer), "", p_text(comparison.sign_p_value)],
+        ["abstentions", *_counts(comparison.abstained), "", ""],
+    ]
     return Sheet("", tuple(columns), tuple(Line(tuple(map(Cell, line))) for line in lines))
 
 
@@ -61,9 +57,8 @@ def _counts(counts: tuple[int, int]) -> list[str]:
 
 
 def _by_radius(comparison: Comparison) -> Sheet:
-    norm = comparison.norms[0]
-    radius = "radius" if comparison.acr is None else f"{NORM_TEXT[norm]} radius"
-    columns = [Column(radius, align="right")]
+    norm = comparison.norm
+    columns = [Column(f"{NORM_TEXT[norm]} radius", align="right")]
     columns += [
         Column(name, over) for over in ("certified accuracy (%)", "certified by it alone") for name in comparison.names
     ]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from smoothcert.report.corruptions import ACR, IDENTITY, SuiteResults, suite_mean, type_mean
-from smoothcert.report.metrics import NORM_TEXT, common_norm
+from smoothcert.report.metrics import axis_norm, common_norm
+from smoothcert.report.notes import markers
 from smoothcert.report.style import COLOURS, DASHES, canvas, finished, plain
 from smoothcert.types import UsageError
 
@@ -32,7 +34,7 @@ def type_figure(methods: Sequence[SuiteResults], *, title: str | None = None) ->
     names = [*types, ACR.mean_name, *clean]
     figure, (axes,) = canvas(1, height=1.3 + 0.24 * len(names) + 0.22 * math.ceil(len(methods) / 2))
     places = list(range(len(names)))
-    handles = []
+    handles, labels = [], _labels(methods)
     for number, method in enumerate(methods):
         values = [type_mean(method, kind, ACR) for kind in types]
         values += [suite_mean(method, ACR), *(type_mean(method, kind, ACR) for kind in clean)]
@@ -43,7 +45,7 @@ def type_figure(methods: Sequence[SuiteResults], *, title: str | None = None) ->
             marker=MARKERS[number % len(MARKERS)],
             color=COLOURS[number % len(COLOURS)],
             markerfacecolor="none" if number >= len(COLOURS) else None,
-            label=_label(method),
+            label=labels[number],
         )
     axes.axhline(len(types) - 0.5, color="0.4", linewidth=0.8)
     axes.set_yticks(places, [plain(name) for name in names])
@@ -74,16 +76,15 @@ def severity_figure(methods: Sequence[SuiteResults], *, title: str | None = None
     rows = math.ceil(len(types) / columns)
     height = 1.0 + 1.6 * rows + 0.22 * math.ceil((1 + len(methods)) / 2)
     figure, panels = canvas(columns, rows=rows, width=max(2.2 * columns, 4.4), height=height)
-    handles = []
+    handles, labels = [], _labels(methods)
     top = 0.0
     for axes, kind in zip(panels, types, strict=False):
         for number, method in enumerate(methods):
             colour, dashes = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
             found = [level for level in levels if (kind, level) in method.outcomes]
             values = [float(ACR.of(method.outcomes[kind, level])) for level in found]
-            lines = axes.plot(
-                found, values, color=colour, linestyle=dashes, marker=".", linewidth=1.6, label=_label(method)
-            )
+            style: dict[str, Any] = {"color": colour, "linestyle": dashes, "marker": ".", "linewidth": 1.6}
+            lines = axes.plot(found, values, label=labels[number], **style)
             handles += lines if axes is panels[0] else []
             top = max(top, *values)
             if (IDENTITY, None) in method.outcomes:
@@ -105,10 +106,14 @@ def severity_figure(methods: Sequence[SuiteResults], *, title: str | None = None
     return finished(figure, handles, title)
 
 
-def _label(method: SuiteResults) -> str:
-    return f"{plain(method.name)} (mACR {ACR.text(suite_mean(method, ACR))})"
+def _labels(methods: Sequence[SuiteResults]) -> list[str]:
+    marked = markers([method.subject for method in methods])
+    return [
+        f"{plain(method.name + marker)} (mACR {ACR.text(suite_mean(method, ACR))})"
+        for method, marker in zip(methods, marked, strict=True)
+    ]
 
 
 def _axis(methods: Sequence[SuiteResults]) -> str:
     norm = common_norm([outcomes for method in methods for outcomes in method.outcomes.values()])
-    return f"average certified radius ({NORM_TEXT[norm]})"
+    return f"average certified radius ({axis_norm(norm)})"

@@ -18,6 +18,7 @@ from smoothcert.report.corruptions import (
     type_mean,
 )
 from smoothcert.report.layout import Cell, Column, Line, Sheet
+from smoothcert.report.notes import markers, notes
 from smoothcert.types import UsageError, unknown_name
 
 LINES = ("type", "severity", "set")
@@ -73,7 +74,7 @@ def corruption_sheet(
         style: ``catrs`` names and orders types as Jeong et al. (2023, Tables 14 to 25) do and leaves out the clean set.
 
     Returns:
-        The table; the best and the runner-up of each line are marked.
+        The table; the best and the runner-up of each line are marked, among methods of the same norm and guarantee.
 
     Raises:
         UsageError: If ``lines`` or the style is unknown, or there are no severities to show.
@@ -90,8 +91,13 @@ def corruption_sheet(
             numbers = [value(method, measure) for method in methods]
             cells = [Cell(measure.text(number), float(number)) for number in numbers]
             found.append(Line((Cell(name), *cells), measure.name))
-    columns = (Column(lines), *(Column(method.name, better="high") for method in methods))
-    return Sheet(suite_title(methods), columns, tuple(found), group_heading="measure", across=True)
+    shown = [method.subject for method in methods]
+    columns = [
+        Column(method.name + marker, better="high", rank=each.rank)
+        for method, each, marker in zip(methods, shown, markers(shown), strict=True)
+    ]
+    said = tuple(notes(shown, ranked=True))
+    return Sheet(suite_title(methods), (Column(lines), *columns), tuple(found), "measure", across=True, notes=said)
 
 
 def _rows(results: SuiteResults, lines: str, style: str | None) -> list[tuple[str, Value]]:

@@ -6,20 +6,21 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from smoothcert.report.load import log_name, run_outcomes
 from smoothcert.report.metrics import (
-    NORM_TEXT,
     Outcomes,
     acr_text,
     average_certified_radius,
+    axis_norm,
     certified_counts,
     common_norm,
 )
+from smoothcert.report.notes import Subject
 from smoothcert.store import LogKind, flat_config, load_run, read_log
 from smoothcert.types import UsageError
 
@@ -50,6 +51,12 @@ class SuiteResults:
     def only(self, places: Iterable[Place]) -> SuiteResults:
         """The same on some of the sets."""
         return SuiteResults(self.name, {place: self.outcomes[place] for place in places}, self.settings)
+
+    @property
+    def subject(self) -> Subject:
+        """The results on all sets, for markers and notes about them."""
+        named = [replace(run, name=f"{self.name}/{place_name(place)}") for place, run in self.outcomes.items()]
+        return Subject(self.name, tuple(named), pooled=True)
 
     @property
     def types(self) -> list[str]:
@@ -194,9 +201,9 @@ def comparable(methods: Sequence[SuiteResults]) -> tuple[list[SuiteResults], lis
 
 def suite_title(methods: Sequence[SuiteResults]) -> str:
     """What the results are about, in a few words."""
-    outcomes = next(iter(methods[0].outcomes.values()))
+    found = [outcomes for method in methods for outcomes in method.outcomes.values()]
     types = len(methods[0].types)
-    return f"{types} corruption{'s' * (types != 1)}, {len(outcomes)} inputs each, {NORM_TEXT[outcomes.norm]}"
+    return f"{types} corruption{'s' * (types != 1)}, {len(found[0])} inputs each, {axis_norm(common_norm(found))}"
 
 
 def _mean(values: Iterable[Fraction]) -> Fraction:

@@ -17,9 +17,11 @@ from smoothcert.report.metrics import (
     NORM_TEXT,
     Outcomes,
     average_certified_radius,
+    axis_norm,
     certified_accuracy,
     common_norm,
 )
+from smoothcert.report.notes import markers, subjects
 from smoothcert.report.style import COLOURS, DASHES, canvas, entry, finished, plain
 from smoothcert.report.tables import default_radii
 from smoothcert.types import UsageError, unknown_name
@@ -95,7 +97,9 @@ def effect_figure(
     labels = [f"{NORM_TEXT[norm]} radius {radius:g}" for radius in chosen]
     shared = len(runs) > len(scale.values)
     columns = 4
-    figure, (left, right) = canvas(2, width=9.0, height=3.6 + 0.22 * -(-(len(chosen) + shared) // columns))
+    kinds = list(dict.fromkeys(marker.strip() for marker in markers(subjects(outcomes)) if marker))
+    entries = len(chosen) + shared + bool(kinds)
+    figure, (left, right) = canvas(2, width=9.0, height=3.6 + 0.22 * -(-entries // columns))
     groups = [[run for given, run in runs if (str(given) if scale.named else given) == value] for value in scale.values]
     _curve(left, scale, groups, average_certified_radius, 0, bars, "ACR")
     handles: list[object] = []
@@ -103,13 +107,15 @@ def effect_figure(
         handles += _curve(right, scale, groups, _percentage(radius), number, bars, label)
     for axes in (left, right):
         _label_setting(axes, scale, SETTING_TEXT.get(setting, setting))
-    left.set_ylabel(f"average certified radius ({NORM_TEXT[norm]})")
+    left.set_ylabel(f"average certified radius ({axis_norm(norm)})")
     left.set_ylim(bottom=0)
     right.set_ylabel("certified accuracy (%)")
     right.set_ylim(0, 102)
     if shared:
         words = "lowest to highest" if bars == "range" else "mean ± standard deviation"
         handles.append(left.errorbar([], [], [], color="0.4", capsize=3, linestyle="none", label=f"{words} of runs"))
+    if kinds:  # curves go through runs of all kinds, so none of them can be marked by itself
+        handles.append(Line2D([], [], linestyle="none", label=entry(f"runs: {' and '.join(kinds)}")))
     return finished(figure, handles, title, columns)
 
 

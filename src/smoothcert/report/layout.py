@@ -29,12 +29,14 @@ class Column:
         over: A heading over all adjacent columns that have the same one.
         better: Whether ``high`` or ``low`` values are better; without it the column has no best value.
         align: ``left`` or ``right``; by itself the first column is left and every other right.
+        rank: Where values are ranked across columns, only those of columns with the same text here are.
     """
 
     heading: str
     over: str = ""
     better: Literal["", "high", "low"] = ""
     align: Literal["", "left", "right"] = ""
+    rank: str = ""
 
 
 @dataclass(frozen=True)
@@ -47,10 +49,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class Line:
-    """A line: one cell per column. Lines of one group are ranked among themselves and ruled apart from others."""
+    """A line: one cell per column. Lines of one group are ruled apart from others.
+
+    Values are ranked among the lines with the same group and the same ``rank``.
+    """
 
     cells: tuple[Cell, ...]
     group: str = ""
+    rank: str = ""
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,7 @@ class Sheet:
         lines: The lines, those of one group together.
         group_heading: The heading of the groups, which stand in a column of their own where any has a name.
         across: Whether values are ranked within a line, among columns of the same ``over``, and not within a column.
+        notes: Sentences below the table; CSV, which has no place for them, leaves them out.
 
     Raises:
         UsageError: If a line has more or fewer cells than there are columns.
@@ -86,6 +93,7 @@ class Sheet:
     lines: tuple[Line, ...]
     group_heading: str = ""
     across: bool = False
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for line in self.lines:
@@ -133,6 +141,7 @@ def rich_sheet(sheet: Sheet) -> rich.table.Table:
     """The sheet for the terminal."""
     title = Text(sheet.title) if sheet.title else None
     shown = rich.table.Table(title=title, box=rich.box.SIMPLE_HEAD, padding=0)
+    shown.caption, shown.caption_justify = Text("\n".join(sheet.notes)) if sheet.notes else None, "left"
     if _grouped(sheet):
         shown.add_column(Text(sheet.group_heading))
     columns = zip(*(line.cells for line in sheet.lines), strict=True) if sheet.lines else ((),) * len(sheet.columns)
@@ -225,14 +234,14 @@ def _marks(sheet: Sheet) -> list[list[Mark]]:
 
 def _ranked_together(sheet: Sheet) -> Iterator[list[tuple[int, int]]]:
     """The places, as (line, column), of the cells that are compared with each other."""
-    groups = dict.fromkeys(line.group for line in sheet.lines)
-    rows_of = [[row for row, line in enumerate(sheet.lines) if line.group == group] for group in groups]
+    groups = dict.fromkeys((line.group, line.rank) for line in sheet.lines)
+    rows_of = [[row for row, line in enumerate(sheet.lines) if (line.group, line.rank) == group] for group in groups]
     ranked = [i for i, column in enumerate(sheet.columns) if column.better]
     if not sheet.across:
         yield from ([(row, column) for row in rows] for rows in rows_of for column in ranked)
         return
-    for over in dict.fromkeys(sheet.columns[i].over for i in ranked):
-        columns = [i for i in ranked if sheet.columns[i].over == over]
+    for kind in dict.fromkeys((sheet.columns[i].over, sheet.columns[i].rank) for i in ranked):
+        columns = [i for i in ranked if (sheet.columns[i].over, sheet.columns[i].rank) == kind]
         yield from ([(row, column) for column in columns] for row in range(len(sheet.lines)))
 
 
@@ -283,7 +292,8 @@ def _markdown(sheet: Sheet) -> str:
             cells = [cell(part.text, mark) for part, mark in zip(line.cells, marks, strict=True)]
             lines.append([*([cell(line.group if first else "")] if group else []), *cells])
     title = f"{markdown_name(sheet.title)}\n\n" if sheet.title else ""
-    return title + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    notes = "".join(f"\n{markdown_name(note)}\n" for note in sheet.notes)
+    return title + "".join(f"| {' | '.join(line)} |\n" for line in lines) + notes
 
 
 def _latex(sheet: Sheet) -> str:
@@ -309,7 +319,8 @@ def _latex(sheet: Sheet) -> str:
         for first, line, marks in block:
             cells = [cell(part.text, mark) for part, mark in zip(line.cells, marks, strict=True)]
             lines.append(joined([*[cell(line.group if first else "")] * group, *cells]))
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+    notes = [rf"\par\smallskip{{\footnotesize {latex_name(note)}\par}}" for note in sheet.notes]
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", *notes]) + "\n"
 
 
 def _csv(sheet: Sheet) -> str:
@@ -347,6 +358,9 @@ def _html(sheet: Sheet) -> str:
                 cells.append(f"<td{kind}>{shown}</td>")
             lines.append(f"<tr>{name}{''.join(cells)}</tr>")
         lines.append("</tbody>")
+    if sheet.notes:
+        across = f'<td colspan="{group + len(sheet.columns)}">'
+        lines += ["<tfoot>", *(f"<tr>{across}{html.escape(note)}</td></tr>" for note in sheet.notes), "</tfoot>"]
     return "\n".join([*lines, "</table>"]) + "\n"
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from smoothcert.noise import noise_from_config
+from smoothcert.report.metadata import COLUMNS as METADATA_COLUMNS
 from smoothcert.report.metrics import Outcomes
 from smoothcert.report.origins import origin_of
 from smoothcert.report.recompute import natural_count, recompute
@@ -17,7 +18,7 @@ from smoothcert.stats import lower_bound
 from smoothcert.store import Log, LogKind, Run, load_run, read_log
 from smoothcert.types import Norm, RunError, UsageError
 
-_SHOWN = ["index", "label", "predict", "radius", "norm", "clean_predict"]
+_SHOWN = ["index", "label", "predict", "radius", "norm", "alpha", "clean_predict", *METADATA_COLUMNS]
 _MOST_VOTES = 100_000_000  # counts of all classes and inputs that are looked through for the natural accuracy
 _LOG_SUFFIXES = (".tsv", ".txt", ".log")
 
@@ -87,7 +88,7 @@ def run_outcomes(run: Run, name: str | None = None, *, n: int | None = None, alp
 
     Raises:
         UsageError: If they are no certificates, or cannot be recomputed.
-        RunError: If it has no rows yet, its rows are not all in one norm, or a row is damaged, which is then named.
+        RunError: If it has no rows yet, its rows are in several norms, or a row is damaged, which is then named.
     """
     if n is not None or alpha is not None:
         return recompute(run, n=n, alpha=alpha, name=name)
@@ -97,11 +98,15 @@ def run_outcomes(run: Run, name: str | None = None, *, n: int | None = None, alp
     )  # a million inputs of a thousand classes have many votes
     if len(table) == 0:
         raise RunError(f"{run.path} holds no rows yet.")
-    norm = _norm(run, table)
     whole = {"index", "label", "predict", "radius"} <= set(table.column_names)
+    _refuse_no_norm(run, table)
     try:
         return Outcomes.from_table(
-            name or run.name, table, norm=norm, origin=origin_of(run), natural=_natural(run, table)
+            name or run.name,
+            table,
+            origin=origin_of(run),
+            natural=_natural(run, table),
+            seed=run.settings.get("seed"),
         )
     except UsageError as error:
         if whole:
@@ -109,16 +114,12 @@ def run_outcomes(run: Run, name: str | None = None, *, n: int | None = None, alp
         raise
 
 
-def _norm(run: Run, table: pa.Table) -> Norm:
-    if "norm" not in table.column_names:
-        return Norm.L2
-    index, norms, known = table["index"].to_pylist(), table["norm"].to_pylist(), {norm.value for norm in Norm}
-    for place, norm in zip(index, norms, strict=True):
-        if norm not in known:
-            raise RunError(f"{run.path} is damaged: input {place} has a radius in the norm {norm!r}, which is none.")
-    if len(set(norms)) != 1:
-        raise RunError(f"{run.path} holds radii in several norms.")
-    return Norm(norms[0])
+def _refuse_no_norm(run: Run, table: pa.Table) -> None:
+    """Refuse a row of a certification that lacks its norm, which every version writes; in a log it is unknown."""
+    if run.config["kind"] != "certification" or "norm" not in table.column_names or not table["norm"].null_count:
+        return
+    place = table["norm"].to_pylist().index(None)
+    raise RunError(f"{run.path} is damaged: input {table['index'][place].as_py()} has a radius without a norm.")
 
 
 def _natural(run: Run, table: pa.Table) -> int | None:

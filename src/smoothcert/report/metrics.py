@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from smoothcert.report.metadata import UNKNOWN, Metadata, read_metadata, read_norm
 from smoothcert.types import ABSTAIN, LARGEST_RADIUS, Norm, UsageError
 
 if TYPE_CHECKING:
@@ -19,10 +20,21 @@ if TYPE_CHECKING:
 
     from smoothcert.report.origins import Origin
 
-NORM_TEXT = {Norm.L0: "ℓ0", Norm.L1: "ℓ1", Norm.L2: "ℓ2", Norm.LINF: "ℓ∞"}
-"""How a norm is written in headings and axis labels."""
+NORM_TEXT: dict[Norm | None, str] = {
+    Norm.L0: "ℓ0",
+    Norm.L1: "ℓ1",
+    Norm.L2: "ℓ2",
+    Norm.LINF: "ℓ∞",
+    None: "unknown-norm",
+}
+"""How a norm is written before the word radius, in headings and sentences."""
 
 _MOST_RADII = 1000
+
+
+def axis_norm(norm: Norm | None) -> str:
+    """How a norm is written in brackets, as in the labels of axes."""
+    return "norm unknown" if norm is None else NORM_TEXT[norm]
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,9 +47,11 @@ class Outcomes:
         label: The true classes.
         predict: The certified classes, ``ABSTAIN`` (-1) where there is none.
         radius: The certified radii in ``norm``, 0 for abstentions.
-        norm: The norm of the radii.
+        norm: The norm of the radii; None if it is unknown, as in logs without a norm column.
         origin: How the run came about, if that is known.
         natural: The number of inputs that PREDICT answers rightly, if that is known and one noise was used for all.
+        alpha: The probability of a false statement for every input, or one for all; None if it is unknown.
+        metadata: Guarantee, arithmetic, runtime, classifier and seed, as far as they are known.
 
     Raises:
         UsageError: If the arrays are empty, differ in length or hold values that no run can have; the input is named.
@@ -48,9 +62,11 @@ class Outcomes:
     label: NDArray[np.int64]
     predict: NDArray[np.int64]
     radius: NDArray[np.float64]
-    norm: Norm = Norm.L2
+    norm: Norm | None = None
     origin: Origin | None = None
     natural: int | None = None
+    alpha: NDArray[np.float64] | None = None
+    metadata: Metadata = UNKNOWN
 
     def __post_init__(self) -> None:
         for field in ("index", "label", "predict"):
@@ -65,9 +81,12 @@ class Outcomes:
             self._set("radius", np.array(self.radius, dtype=np.float64))
         except (TypeError, ValueError):
             raise UsageError(f"{self.name}: radius must hold a number for every input.") from None
-        object.__setattr__(self, "norm", Norm(self.norm))
+        if self.norm is not None:
+            object.__setattr__(self, "norm", Norm(self.norm))
         if len({array.shape for array in (self.index, self.label, self.predict, self.radius)}) > 1:
             raise UsageError(f"{self.name}: index, label, predict and radius must have equal lengths.")
+        if self.alpha is not None:
+            self._set_alpha(self.alpha)
         if self.index.ndim != 1 or self.index.size == 0:
             raise UsageError(f"{self.name}: there are no inputs to measure.")
         if len(np.unique(self.index)) < len(self.index):
@@ -91,6 +110,14 @@ class Outcomes:
             shown = self._but(wrong, f"{self.radius[wrong][0]}")
             raise UsageError(f"{self.name}: an abstention (predict -1) must have radius 0{shown}.")
 
+    def _set_alpha(self, alpha: ArrayLike) -> None:
+        values = np.array(np.broadcast_to(alpha, self.index.shape), dtype=np.float64)
+        self._set("alpha", values)
+        wrong = ~((values > 0) & (values < 1))
+        if wrong.any():
+            shown = self._but(wrong, f"{values[wrong][0]}")
+            raise UsageError(f"{self.name}: alpha must lie strictly between 0 and 1{shown}.")
+
     def _but(self, wrong: NDArray[np.bool_], what: str) -> str:
         """The end of a sentence that names the first input for which it is wrong, if its index is known."""
         index = np.asarray(self.index)
@@ -108,28 +135,41 @@ class Outcomes:
         name: str,
         table: pa.Table,
         *,
-        norm: Norm = Norm.L2,
         origin: Origin | None = None,
         natural: int | None = None,
+        seed: int | None = None,
     ) -> Outcomes:
         """Take the outcomes from the columns index, label, predict and radius of an Arrow table.
 
         Args:
             name: The name of the run.
-            table: The rows of a run or a log; other columns are ignored.
-            norm: The norm of the radii.
+            table: The rows of a run or a log; norm, alpha and metadata are taken from their columns, and are unknown
+                without them.
             origin: How the run came about.
             natural: The number of inputs that PREDICT answers rightly.
+            seed: The seed of the run, for rows of earlier versions, which lack it.
 
         Raises:
-            UsageError: If a column is missing, or as the class says.
+            UsageError: If a column is missing, rows are in several norms, or as the class says.
         """
         needed = ("index", "label", "predict", "radius")
         missing = [column for column in needed if column not in table.column_names]
         if missing:
             raise UsageError(f"{name} has no {' and no '.join(missing)}; certified accuracy needs {', '.join(needed)}.")
         index, label, predict, radius = (table.column(column).to_numpy() for column in needed)
-        return cls(name, index, label, predict, radius, norm, origin, natural)
+        try:
+            norm, metadata = read_norm(table), read_metadata(table, seed=seed)
+        except UsageError as error:
+            raise UsageError(f"{name}: {error}") from None
+        told = "alpha" in table.column_names and table["alpha"].null_count == 0
+        alpha = table["alpha"].to_numpy() if told else None
+        return cls(name, index, label, predict, radius, norm, origin, natural, alpha, metadata)
+
+    def at(self, places: NDArray[np.int64]) -> Outcomes:
+        """The outcomes at some places of the arrays, in their order."""
+        arrays = {name: getattr(self, name)[places] for name in ("index", "label", "predict", "radius")}
+        alpha = None if self.alpha is None else self.alpha[places]
+        return replace(self, **arrays, alpha=alpha, natural=None)
 
     def __len__(self) -> int:
         return len(self.index)
@@ -320,18 +360,23 @@ def parse_radii(text: str) -> tuple[float, ...]:
     return radii
 
 
-def common_norm(runs: Sequence[Outcomes]) -> Norm:
-    """The norm that all runs share, so that their radii can stand side by side.
+def common_norm(runs: Sequence[Outcomes]) -> Norm | None:
+    """The norm that all runs share as far as it is known, so that their radii can stand side by side.
+
+    Returns:
+        The norm; None where no run tells it. A run that does not tell it may be shown with others of one norm, but must
+        be marked: see ``notes``.
 
     Raises:
         UsageError: If there are no runs, or runs of different norms.
     """
     if not runs:
         raise UsageError("there are no runs to show.")
+    first = next((run for run in runs if run.norm is not None), None)
     for run in runs:
-        if run.norm is not runs[0].norm:
+        if first is not None and run.norm not in (None, first.norm):
             raise UsageError(
-                f"{runs[0].name} ({NORM_TEXT[runs[0].norm]}) and {run.name} ({NORM_TEXT[run.norm]}) "
-                "have radii in different norms and cannot be compared."
+                f"{first.name} ({NORM_TEXT[first.norm]}) and {run.name} ({NORM_TEXT[run.norm]}) have radii in "
+                "different norms and cannot be compared; show each norm by itself."
             )
-    return runs[0].norm
+    return None if first is None else first.norm

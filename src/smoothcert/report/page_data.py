@@ -12,14 +12,15 @@ from numpy.typing import NDArray
 
 from smoothcert.report.load import sampling_limit
 from smoothcert.report.metrics import NORM_TEXT, Outcomes, certified_counts
+from smoothcert.report.notes import expected_false, markers, name_list, notes, subjects, upwards
 from smoothcert.report.page_aces import aces_payload
 from smoothcert.report.page_groups import Group
 from smoothcert.report.page_sources import Source
-from smoothcert.report.page_table import guarantees, is_finite, known, noise_cell, table_payload
+from smoothcert.report.page_table import is_finite, known, noise_cell, table_payload
 from smoothcert.report.tables import percent
 from smoothcert.types import ABSTAIN, Norm, SmoothcertError
 
-DECIMALS = {Norm.L0: 0, Norm.L1: 4, Norm.L2: 4, Norm.LINF: 6}
+DECIMALS = {Norm.L0: 0, Norm.L1: 4, Norm.L2: 4, Norm.LINF: 6, None: 4}
 """Decimals of a radius on the page, where it is rounded down."""
 
 MOST_STEPS = 1200
@@ -43,19 +44,21 @@ def group_payload(group: Group, radii: Sequence[float] | None) -> dict[str, Any]
     table = table_payload(group.sources, radii)
     limits = [limit_of(source) for source in group.sources]
     grid = curve_grid([source.outcomes for source in group.sources], table["radii"], limits, decimals)
-    aces, notes = aces_payload(group.sources, table["radii"])
+    marked = markers(subjects(source.outcomes for source in group.sources))
+    aces, left_out = aces_payload(group.sources, table["radii"])
     return {
         "title": group.title,
         "norm": NORM_TEXT[group.norm],
         "decimals": decimals,
         "summary": summary(group, table),
-        "notes": [*group.notes, *_differences(group.sources), *notes],
+        "notes": [*group.notes, *_differences(group.sources), *left_out, *_statements(group.sources)],
         "index": group.index.tolist(),
         "label": group.label.tolist(),
         "table": table,
         "grid": grid.tolist(),
         "runs": [
-            run_payload(source, grid, limit, decimals) for source, limit in zip(group.sources, limits, strict=True)
+            {**run_payload(source, grid, limit, decimals), "marker": marker}
+            for source, limit, marker in zip(group.sources, limits, marked, strict=True)
         ],
         "aces": aces,
     }
@@ -74,14 +77,16 @@ def summary(group: Group, table: Mapping[str, Any]) -> str:
     best = values.index(max(values))
     source, row = group.sources[best], table["rows"][best]
     ahead = "" if not several else ", the most of all" if values.count(max(values)) == 1 else ", and no run more"
+    if len({each.rank for each in subjects(each.outcomes for each in group.sources)}) > 1:
+        ahead = ""  # runs of different guarantees are not ranked
     proved, heading = f"{row[middle][0]} %{ahead}", table["columns"][middle]["heading"]
     right = f"{sentence} {source.name} answers {row[2][0]} % of them right"
-    alphas = {*_values(source.table, "alpha")}
-    if len(alphas) != 1 or not {*guarantees(source.table)} <= {"global", "memory", "routed"}:
+    errors = expected_false([source.outcomes])
+    if errors is None or not {*source.outcomes.metadata.guarantee} <= {"global", "memory", "routed"}:
         return f"{right}, and certifies {proved}, at {norm} radius {heading}; what that covers is said below."
     return (
-        f"{right}, and for {proved}, no perturbation of {norm} length up to {heading} can change that; each of these "
-        f"statements is wrong with probability at most {alphas.pop():g}."
+        f"{right}, and for {proved}, no perturbation of {norm} length up to {heading} can change that. Of its {inputs} "
+        f"statements, one for each input, at most {upwards(errors)} are expected to be false."
     )
 
 
@@ -138,8 +143,8 @@ def run_payload(source: Source, grid: NDArray[np.int64], limit: float | None, de
     counts = certified_counts(outcomes, grid / 10.0**decimals).tolist()
     shown: dict[str, Any] = {
         "name": source.name,
-        "log": source.run is None or source.run.config["kind"] != "certification",
-        "guarantees": guarantees(table),
+        "guarantees": [kind for kind in outcomes.metadata.guarantee if kind is not None],
+        "unknown": None in outcomes.metadata.guarantee,
         "noise": _noise(source),
         "noiseText": noise_cell(source)[0],
         "accuracy": [round(100 * count / len(outcomes), 4) for count in counts],
@@ -216,17 +221,36 @@ def _noise(source: Source) -> dict[str, Any] | None:
 
 def _differences(sources: Sequence[Source]) -> list[str]:
     """Why numbers side by side may not mean the same."""
-    notes = []
-    if len({tuple(guarantees(source.table)) for source in sources}) > 1:
-        notes.append("Not all runs here give the same guarantee, so equal radii do not promise the same; see below.")
+    found = []
+    shown = [source.outcomes for source in sources]
+    for what, meaning in _MEANINGS.items():
+        by_text: dict[str, list[str]] = {}
+        for outcomes in shown:
+            by_text.setdefault(outcomes.metadata.text(what), []).append(outcomes.name)
+        if len(by_text) > 1:
+            listed = "; ".join(f"{text}: {name_list(names)}" for text, names in by_text.items())
+            found.append(f"The runs differ in {what} ({listed}){meaning}.")
     alphas = {alpha for source in sources for alpha in _values(source.table, "alpha")}
     if len(alphas) > 1:
-        shown = ", ".join(f"{alpha:g}" for alpha in sorted(alphas))
-        notes.append(f"The runs accept different probabilities of a wrong statement (α = {shown}).")
+        levels = ", ".join(f"{alpha:g}" for alpha in sorted(alphas))
+        found.append(f"The runs accept different probabilities of a wrong statement (α = {levels}).")
     samples = {max(values) for source in sources if (values := _values(source.table, "n"))}
     if len(samples) > 1:
-        notes.append("The runs drew different numbers of samples; more samples prove larger radii.")
-    return notes
+        found.append("The runs drew different numbers of samples; more samples prove larger radii.")
+    return found
+
+
+_MEANINGS = {
+    "guarantee": ", so equal radii do not promise the same; see below",
+    "arithmetic": "; float arithmetic holds up to rounding only",
+    "runtime": "; votes can differ where the top two logits of a model tie within rounding error",
+}
+"""What to read out of differences between runs."""
+
+
+def _statements(sources: Sequence[Source]) -> list[str]:
+    """What is unknown about the runs, which of them are mixed, and how many false statements to expect."""
+    return notes(subjects(source.outcomes for source in sources))
 
 
 def _values(table: pa.Table, column: str) -> list[Any]:

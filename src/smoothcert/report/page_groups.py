@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from smoothcert.report.metrics import NORM_TEXT
+from smoothcert.report.metrics import axis_norm
 from smoothcert.report.page_sources import Source
 from smoothcert.types import Norm
 
@@ -18,14 +18,14 @@ class Group:
     """Runs in one norm over common inputs.
 
     Attributes:
-        norm: The norm of all radii.
+        norm: The norm of all radii, as far as it is known.
         sources: The runs; after :func:`groups`, restricted to the common inputs.
         index: The common inputs.
         label: Their true classes.
         notes: What was left out, in sentences.
     """
 
-    norm: Norm
+    norm: Norm | None
     sources: list[Source]
     index: NDArray[np.int64]
     label: NDArray[np.int64]
@@ -41,7 +41,7 @@ class Group:
     def title(self) -> str:
         where = f", {' '.join(self.dataset).strip()}" if self.dataset else ""
         runs = self.sources[0].name if len(self.sources) == 1 else f"{len(self.sources)} runs"
-        return f"{NORM_TEXT[self.norm]}{where}: {runs}"
+        return f"{axis_norm(self.norm)}{where}: {runs}"
 
 
 def dataset_identity(source: Source) -> tuple[str, str, str] | None:
@@ -56,7 +56,8 @@ def groups(sources: Sequence[Source]) -> list[Group]:
     """Put runs together that share a norm, a dataset and inputs of the same labels.
 
     Each run joins the first group it fits. A group is about the inputs that all its runs share; what its runs have
-    beyond them is left out, and said so in its notes.
+    beyond them is left out, and said so in its notes. Runs in different norms are shown apart; one whose norm is
+    unknown is shown with others, marked, only if all that tell their norm have the same one.
 
     Args:
         sources: The runs.
@@ -65,16 +66,19 @@ def groups(sources: Sequence[Source]) -> list[Group]:
         The groups, by the order of their first run.
     """
     found: list[Group] = []
+    known = {source.outcomes.norm for source in sources} - {None}
     for source in sources:
+        norm = source.outcomes.norm or (next(iter(known)) if len(known) == 1 else None)
         for group in found:
-            if (common := _common(group, source)) is not None:
+            if group.norm is norm and (common := _common(group, source)) is not None:
                 group.sources.append(source)
                 group.index, group.label = common
                 break
         else:
-            outcomes = source.outcomes
-            found.append(Group(outcomes.norm, [source], outcomes.index, outcomes.label))
+            found.append(Group(norm, [source], source.outcomes.index, source.outcomes.label))
     for group in found:
+        if all(source.outcomes.norm is None for source in group.sources):
+            group.norm = None
         _restrict(group)
     return found
 
@@ -82,8 +86,6 @@ def groups(sources: Sequence[Source]) -> list[Group]:
 def _common(group: Group, source: Source) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
     """The inputs that a run shares with a group, with their labels; None where they do not belong together."""
     outcomes = source.outcomes
-    if outcomes.norm is not group.norm:
-        return None
     mine = dataset_identity(source)
     for other in group.sources:
         theirs = dataset_identity(other)

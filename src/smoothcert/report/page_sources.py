@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from smoothcert.report.aces import Components, Single
 from smoothcert.report.aces_load import load_components, load_single
 from smoothcert.report.load import log_name
+from smoothcert.report.metadata import KINDS
 from smoothcert.report.metrics import Outcomes
 from smoothcert.store import LogKind, Run, load_run, read_log
-from smoothcert.types import ABSTAIN, Norm, RunError, SmoothcertError, UsageError
+from smoothcert.types import ABSTAIN, RunError, SmoothcertError, UsageError
 
 _NOT_LOGS = {".md", ".json", ".png", ".html"}
 _OTHER_KINDS = {f"imported {kind.value}" for kind in LogKind if kind is not LogKind.CERTIFICATION}
@@ -70,7 +71,7 @@ class Source:
         places = np.searchsorted(self.outcomes.index, index)
         parts = None if self.components is None else _restricted(self.components, index)
         return replace(
-            self, outcomes=_taken(self.outcomes, places), table=self.table.take(pa.array(places)), components=parts
+            self, outcomes=self.outcomes.at(places), table=self.table.take(pa.array(places)), components=parts
         )
 
 
@@ -141,11 +142,18 @@ def _from_run(path: Path, core: str | os.PathLike[str] | None) -> Source:
     except (pa.ArrowException, TypeError) as error:
         raise RunError(f"{path} is damaged ({str(error).splitlines()[0]}); certify into another folder.") from error
     # Of a router, the classes in its configuration are experts.
-    check_rows(path, table, None if "experts" in run.config else run.config.get("num_classes"))
-    norms = table["norm"].unique().to_pylist() if "norm" in table.column_names else [Norm.L2]
-    if len(norms) > 1:
-        raise RunError(f"{path} holds radii in several norms ({', '.join(norms)}); report on them apart.")
-    source = Source(path, Outcomes.from_table(run.name, table, norm=Norm(norms[0])), table, run)
+    check_rows(
+        path,
+        table,
+        None if "experts" in run.config else run.config.get("num_classes"),
+        needs_norm=run.config["kind"] == "certification",
+    )
+    seed = run.config.get("seed")
+    try:
+        outcomes = Outcomes.from_table(run.name, table, seed=seed if isinstance(seed, int) else None)
+    except UsageError as error:
+        raise RunError(f"{path} is damaged: {error}") from error
+    source = Source(path, outcomes, table, run)
     procedure = run.config.get("procedure")
     if not isinstance(procedure, dict) or procedure.get("name") != "aces":
         return source
@@ -157,13 +165,14 @@ def _from_run(path: Path, core: str | os.PathLike[str] | None) -> Source:
     return replace(source, note=note)
 
 
-def check_rows(path: Path, table: pa.Table, num_classes: object = None) -> None:
+def check_rows(path: Path, table: pa.Table, num_classes: object = None, *, needs_norm: bool = False) -> None:
     """Refuse a run that has no rows, or one that cannot be right.
 
     Args:
         path: The run, for the sentence.
         table: Its rows.
         num_classes: The number of classes, if known.
+        needs_norm: Whether rows without a norm are damaged, not just of unknown norm.
 
     Raises:
         RunError: Naming the run and the first such row.
@@ -174,7 +183,7 @@ def check_rows(path: Path, table: pa.Table, num_classes: object = None) -> None:
         raise UsageError(f"{path} has no {' and no '.join(missing)}, so there is no certified accuracy to report.")
     if not len(table):
         raise RunError(f"{path} holds no rows yet; certify some inputs first.")
-    for wrong, problem in _problems(table, num_classes):
+    for wrong, problem in _problems(table, num_classes, needs_norm):
         if wrong.any():
             place = int(np.argmax(wrong))
             index = table["index"][place].as_py()
@@ -182,7 +191,7 @@ def check_rows(path: Path, table: pa.Table, num_classes: object = None) -> None:
             raise RunError(f"{path} is damaged: {which} {problem}; certify into another folder.")
 
 
-def _problems(table: pa.Table, num_classes: object) -> Iterator[tuple[NDArray[np.bool_], str]]:
+def _problems(table: pa.Table, num_classes: object, needs_norm: bool) -> Iterator[tuple[NDArray[np.bool_], str]]:
     """What can be wrong with rows, one after the other: later checks rely on earlier ones."""
     for name in ("index", "label", "predict", "radius"):
         yield _mask(pc.is_null(table[name])), f"has no {name}"
@@ -198,9 +207,10 @@ def _problems(table: pa.Table, num_classes: object) -> Iterator[tuple[NDArray[np
         if name in table.column_names:
             values = pc.fill_null(table[name].cast(pa.float64()), 0.0).to_numpy()
             yield ~(np.isfinite(values) & (values >= 0)), f"holds a {name} that is no number from 0 up"
-    if "norm" in table.column_names:
-        known = pa.array([norm.value for norm in Norm])
-        yield ~_mask(pc.is_in(table["norm"], value_set=known)), "holds a norm that is none"
+    for name, values in KINDS.items():
+        if name in table.column_names:
+            known = pa.array([*values] if name == "norm" and needs_norm else [*values, None], pa.string())
+            yield ~_mask(pc.is_in(table[name], value_set=known)), f"holds an invalid {name}"
     if {"counts", "n"} <= set(table.column_names):
         pairs = zip(table["counts"].to_pylist(), table["n"].to_pylist(), strict=True)
         votes = [(counts or [], n or 0) for counts, n in pairs]
@@ -224,16 +234,9 @@ def _with_names(sources: Sequence[Source]) -> Iterator[Source]:
         yield source.named(f"{name} ({before + 1})" if before else name)
 
 
-def _taken(outcomes: Outcomes, places: NDArray[np.int64]) -> Outcomes:
-    index, label, predict, radius = (
-        getattr(outcomes, name)[places] for name in ("index", "label", "predict", "radius")
-    )
-    return Outcomes(outcomes.name, index, label, predict, radius, outcomes.norm)
-
-
 def _restricted(parts: Components, index: NDArray[np.int64]) -> Components:
     places = np.searchsorted(parts.index, index)
     arrays = {name: getattr(parts, name)[places] for name in ("predicted", "core")}
     choices = {name: getattr(parts, name)[:, places] for name in ("choice", "choice_radius", "choice_predicted")}
     median = None if parts.median is None else parts.median[places]
-    return replace(parts, certifier=_taken(parts.certifier, places), median=median, **arrays, **choices)
+    return replace(parts, certifier=parts.certifier.at(places), median=median, **arrays, **choices)

@@ -11,7 +11,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from smoothcert.report.metrics import NORM_TEXT, Outcomes, acr_text, average_certified_radius, certified_counts
+from smoothcert.report.metrics import (
+    NORM_TEXT,
+    Outcomes,
+    acr_text,
+    average_certified_radius,
+    axis_norm,
+    certified_counts,
+    common_norm,
+)
+from smoothcert.report.notes import expected_false, subjects, upwards
 from smoothcert.report.page_sources import Source
 from smoothcert.report.tables import default_radii, percent, radius_headings
 from smoothcert.types import Norm
@@ -31,17 +40,18 @@ def table_payload(sources: Sequence[Source], radii: Sequence[float] | None) -> d
         radii: The radii of certified accuracy; by default such as the runs reach.
 
     Returns:
-        Radii, columns (key, heading, what it means) and rows of cells; the best ACR and accuracies are marked.
+        Radii, columns (key, heading, what it means) and rows of cells; the best ACR and accuracies are marked, among
+        runs of the same norm and guarantee.
     """
     outcomes = [source.outcomes for source in sources]
     radii = tuple(float(radius) for radius in (usual_radii(outcomes) if radii is None else radii))
-    headings = radius_headings(outcomes[0].norm, radii)
-    norm = NORM_TEXT[outcomes[0].norm]
+    norm = common_norm(outcomes)
+    headings, called = radius_headings(norm, radii), NORM_TEXT[norm]
     columns = [
         ("run", "Run", "The folder or the log."),
         ("acr", "ACR", "Average certified radius: the mean radius over all inputs, 0 where the answer is wrong."),
         *(
-            (f"r{place}", heading, f"Share of all inputs that stay right within {norm} distance {heading}, provably.")
+            (f"r{place}", heading, f"Share of all inputs that stay right within {called} distance {heading}, provably.")
             for place, heading in enumerate(headings)
         ),
         ("abstain", "Abstain %", "Share of inputs that got no answer: the votes were too close."),
@@ -50,16 +60,29 @@ def table_payload(sources: Sequence[Source], radii: Sequence[float] | None) -> d
         ("guarantee", "Guarantee", "What a radius promises; see below."),
         ("sigma", "Noise", "The scale of the noise."),
         ("n", "n", "Estimation samples of an input, at most."),
-        ("alpha", "α", "Probability that the statement about one input is wrong."),
+        (
+            "alpha",
+            "α",
+            "Probability, over the noise, that the statement about one input is wrong.",
+        ),
+        ("errors", "False ≤", "Expected number of false statements, at most: the sum of α over all inputs."),
+        ("norm", "Norm", "The norm of the radii."),
+        ("arithmetic", "Arithmetic", "How noise was added: exactly, or in floating point, which holds up to rounding."),
+        ("runtime", "Runtime", "How the model was run."),
+        ("model", "Model", "The identity of the classifier, the beginning of a SHA-256."),
+        ("seed", "Seed", "The seed of the noise."),
     ]
     rows = [_cells(source, radii) for source in sources]
     ranked = range(1, 2 + len(radii))
+    ranks = [each.rank for each in subjects(outcomes)]
     return {
         "radii": list(radii),
         "headings": headings,
         "columns": [{"key": key, "heading": heading, "help": help_} for key, heading, help_ in columns],
         "rows": rows,
-        "best": [_best([row[column] for row in rows]) if column in ranked else [] for column in range(len(columns))],
+        "best": [
+            _best([row[column] for row in rows], ranks) if column in ranked else [] for column in range(len(columns))
+        ],
     }
 
 
@@ -71,7 +94,7 @@ def usual_radii(outcomes: Sequence[Outcomes]) -> tuple[float, ...]:
         (0.0, 0.005, 0.01, 0.015, 0.02)
     """
     largest = max(float(each.radius.max()) for each in outcomes)
-    if largest >= 0.75 or largest == 0.0 or outcomes[0].norm is Norm.L0:
+    if largest >= 0.75 or largest == 0.0 or common_norm(outcomes) is Norm.L0:
         return tuple(radius for radius in default_radii(outcomes) if radius <= largest)
     power = 10.0 ** math.floor(math.log10(largest / 4))
     step = power * max(nice for nice in (1, 2, 2.5, 5) if nice * power <= largest / 4)
@@ -93,11 +116,14 @@ def share_cell(count: int, total: int) -> Cell:
     return percent(count, total), count / total
 
 
-def _best(cells: Sequence[Cell]) -> list[int]:
-    """The rows with the highest value as printed; none where all are the same."""
-    shown = [float(text) for text, _ in cells]
-    best = [place for place, value in enumerate(shown) if value == max(shown)]
-    return best if len(best) < len(shown) else []
+def _best(cells: Sequence[Cell], ranks: Sequence[str]) -> list[int]:
+    """The rows with the highest value as printed among those of the same rank; none where all are the same."""
+    best = []
+    for rank in dict.fromkeys(ranks):
+        shown = {place: float(text) for place, (text, _) in enumerate(cells) if ranks[place] == rank}
+        highest = [place for place, value in shown.items() if value == max(shown.values())]
+        best += highest if len(highest) < len(shown) else []
+    return sorted(best)
 
 
 def _cells(source: Source, radii: Sequence[float]) -> list[Cell]:
@@ -110,10 +136,13 @@ def _cells(source: Source, radii: Sequence[float]) -> list[Cell]:
         share_cell(int(outcomes.abstained.sum()), inputs),
         _samples(source),
         _time(source.table),
-        _guarantee(source.table),
+        _text(outcomes.metadata.text("guarantee")),
         noise_cell(source),
         _range(source.table, "n", lambda n: count_text(int(n)), "up to "),
         _range(source.table, "alpha", lambda alpha: f"{alpha:g}", "up to "),
+        _errors(outcomes),
+        _text(axis_norm(outcomes.norm).removeprefix("norm ")),
+        *(_text(outcomes.metadata.text(what)) for what in ("arithmetic", "runtime", "model", "seed")),
     ]
 
 
@@ -156,14 +185,13 @@ def duration_text(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 60 else f"{seconds / 60:.1f} min"
 
 
-def guarantees(table: pa.Table) -> list[str]:
-    """The guarantees of the rows; none for logs, which do not tell."""
-    return sorted(table["guarantee"].drop_null().unique().to_pylist()) if known(table, "guarantee") else []
+def _text(text: str) -> Cell:
+    return text, None if text == "unknown" else text
 
 
-def _guarantee(table: pa.Table) -> Cell:
-    text = ", ".join(guarantees(table))
-    return (text, text) if text else ("as logged", None)
+def _errors(outcomes: Outcomes) -> Cell:
+    total = expected_false([outcomes])
+    return ("unknown", None) if total is None else (upwards(total), float(total))
 
 
 def noise_cell(source: Source) -> Cell:

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from smoothcert.noise import Noise
 from smoothcert.report.load import find_results
+from smoothcert.report.metadata import read_norm
+from smoothcert.report.metrics import NORM_TEXT
 from smoothcert.store import Log, LogKind
 from smoothcert.types import ABSTAIN, UsageError
 
@@ -34,7 +36,8 @@ def read_pilot(path: str | os.PathLike[str], noise: Noise, samples: int) -> Pilo
     """Read a run, or a log of an earlier system.
 
     A run has its votes. A log has radii alone, rounded: the probability is then the one that the radius stands for, and
-    one half where it abstains, of which an input that is wrong about it costs at most a few samples more.
+    one half where it abstains, of which an input that is wrong about it costs at most a few samples more. A log that
+    does not tell its norm is taken to be in that of the noise, which is good enough for a plan.
 
     Args:
         path: The run folder or log file.
@@ -45,7 +48,8 @@ def read_pilot(path: str | os.PathLike[str], noise: Noise, samples: int) -> Pilo
         What it tells.
 
     Raises:
-        UsageError: If there is not one run or certification log at the path, or it holds no input.
+        UsageError: If there is not one run or certification log at the path, it holds no input, or a log is in another
+            norm than that of the noise.
     """
     found = find_results([path])
     if len(found) != 1:
@@ -64,6 +68,12 @@ def read_pilot(path: str | os.PathLike[str], noise: Noise, samples: int) -> Pilo
         probabilities = np.array(right) / np.maximum(n, 1)
         drawn = float(n.sum() + sum(table["n0"].to_pylist()))
     else:
+        norm = read_norm(table)
+        if norm not in (None, noise.norms[0]):
+            raise UsageError(
+                f"{path} has {NORM_TEXT[norm]} radii, which do not tell probabilities under {noise.name} noise; give a "
+                "run folder, which keeps its votes."
+            )
         answers = zip(table["predict"].to_pylist(), table["radius"].to_pylist(), strict=True)
         probabilities = np.array([0.5 if label == ABSTAIN else float(noise.threshold(r)) for label, r in answers])
         drawn = float(samples * table.num_rows)

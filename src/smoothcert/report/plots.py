@@ -13,16 +13,17 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from smoothcert.report.metrics import (
-    NORM_TEXT,
     Outcomes,
     acr_text,
     average_certified_radius,
+    axis_norm,
     certified_counts,
     common_norm,
     curve,
     envelope,
     wilson_interval,
 )
+from smoothcert.report.notes import markers, subjects
 from smoothcert.report.style import COLOURS, DASHES, canvas, entry, finished, legend_columns
 from smoothcert.types import Norm, unknown_name
 
@@ -38,10 +39,10 @@ def certified_accuracy_figure(
     """Draw certified accuracy over the radius, one exact step curve per run.
 
     As Figures 2 and 3 of Jeong et al. (2023), in which the fall at the sampling limit shows too; with ``best`` as the
-    envelopes in Figures 2 to 6 of Alfarra et al. (2022).
+    envelopes in Figures 2 to 6 of Alfarra et al. (2022). The legend marks guarantees and arithmetic as tables do.
 
     Args:
-        runs: The outcomes of the runs, all in one norm.
+        runs: The outcomes of the runs, all in one norm as far as it is known; different norms are refused.
         limits: For runs by name, the largest radius their number of samples could prove; drawn as a thin vertical line.
         best: Whether to draw the envelope too: the best of the runs at every radius.
         intervals: Whether to shade Wilson's 95 % interval of every accuracy, over the sample of test inputs.
@@ -58,7 +59,12 @@ def certified_accuracy_figure(
     for name in limits:
         if name not in {run.name for run in runs}:
             raise unknown_name("run", name, {run.name for run in runs})
-    labels = [entry(f"{run.name} (ACR {acr_text(average_certified_radius(run))})") for run in runs]
+    shown = subjects(runs)
+    labels = [
+        entry(f"{run.name}{marker} (ACR {acr_text(average_certified_radius(run))})")
+        for run, marker in zip(runs, markers(shown), strict=True)
+    ]
+    mixed = len({each.rank for each in shown}) > 1
     others = [""] * (bool(limits) + best + intervals)
     columns, height = legend_columns([*labels, *others])
     figure, (axes,) = canvas(1, height=3.9 + height)
@@ -67,7 +73,7 @@ def certified_accuracy_figure(
         radii, accuracy = envelope(runs)
         area = float((accuracy[1:] * np.diff(radii)).sum())  # of one run, this is its ACR
         ends, heights = np.append(radii, radii[-1]), 100 * np.append(accuracy, 0.0)
-        label = f"envelope (area {acr_text(area)})"
+        label = f"envelope{' of different guarantees' * mixed} (area {acr_text(area)})"
         handles += axes.step(ends, heights, where="pre", color="0.8", linewidth=6, label=label)
     for number, run in enumerate(runs):
         colour, dashes = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
@@ -93,7 +99,7 @@ def certified_accuracy_figure(
         axes.set_xlim(left=-0.02 * axes.get_xlim()[1])
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylim(0, 102)
-    axes.set_xlabel(f"certified radius ({NORM_TEXT[norm]})")
+    axes.set_xlabel(f"certified radius ({axis_norm(norm)})")
     axes.set_ylabel("certified accuracy (%)")
     if title is not None:
         axes.set_title(entry(title))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from smoothcert.noise import noise_from_config
-from smoothcert.noise.gaussian import Gaussian
+from smoothcert.noise import Gaussian, noise_from_config
+from smoothcert.noise.base import shortened
+from smoothcert.report.metadata import Metadata, read_metadata
 from smoothcert.report.metrics import Outcomes
 from smoothcert.report.origins import origin_of
 from smoothcert.stats import lower_bound, top_class_p_value
@@ -25,7 +27,9 @@ def recompute(run: Run, *, n: int | None = None, alpha: float | None = None, nam
     """The outcomes that certifying with ``n`` samples at ``alpha`` would have had: the same, not merely similar ones.
 
     The first samples of a run are the samples of a shorter one with the same seed, and their votes are kept at every
-    power of ten. Class guess, bound and radius are those of ``Cohen``.
+    power of ten. Class guess, bound and radius are those of ``Cohen``. The bound is valid only if ``n`` and ``alpha``
+    were chosen before looking at the results: the best of k stored n makes up to k times as many errors as ``alpha``
+    says. The outcomes are marked as chosen afterwards, and tables say so.
 
     Args:
         run: A run with a fixed number of samples (procedure ``cohen``), also with a noise scale for every input.
@@ -64,6 +68,7 @@ def recompute(run: Run, *, n: int | None = None, alpha: float | None = None, nam
         radius = np.array([float(Gaussian(s).radius(p, norm)) for s, p in zip(_sigmas(run, table), bound, strict=True)])
     else:
         radius = noise.radius(bound, norm)
+    radius = shortened(radius, offsets(table))
     proved = bound > 0.5
     label = table["label"].to_numpy()
     return Outcomes(
@@ -75,7 +80,22 @@ def recompute(run: Run, *, n: int | None = None, alpha: float | None = None, nam
         norm,
         origin_of(run, n=samples, alpha=level),
         None if "sigma" in run.config else natural_count(counts, label, level),
+        np.full(len(label), level),
+        replace(_metadata(run, table), chosen=_chosen(procedure, n, alpha)),
     )
+
+
+def _metadata(run: Run, table: pa.Table) -> Metadata:
+    try:
+        return read_metadata(table, seed=run.settings.get("seed"))
+    except UsageError as error:
+        raise RunError(f"{run.path} is damaged: {error}") from error
+
+
+def _chosen(procedure: Mapping[str, Any], n: int | None, alpha: float | None) -> tuple[str, ...]:
+    """What was chosen after the votes were drawn; the settings of the run itself were not."""
+    words = [f"n = {n:,}"] if n is not None and n != procedure["n"] else []
+    return (*words, *([f"alpha = {alpha:g}"] if alpha is not None and alpha != procedure["alpha"] else []))
 
 
 def natural_count(counts: IntArray, label: IntArray, alpha: float) -> int:
@@ -88,6 +108,13 @@ def natural_count(counts: IntArray, label: IntArray, alpha: float) -> int:
     second, first = np.sort(counts, axis=1)[:, -2:].T
     sure = top_class_p_value(first, second) <= alpha
     return int((sure & (counts.argmax(axis=1) == label)).sum())
+
+
+def offsets(table: pa.Table) -> FloatArray:
+    """The offset of every row; 0 where none is stored, as earlier versions had no noise on a grid."""
+    if "offset" not in table.column_names:
+        return np.zeros(len(table))
+    return np.asarray(table["offset"].fill_null(0.0).to_numpy())
 
 
 def _complete(run: Run) -> Mapping[str, Any]:

@@ -23,6 +23,7 @@ from smoothcert.report.metrics import (
     common_norm,
     wilson_interval,
 )
+from smoothcert.report.notes import Subject, csv_columns, markers, notes
 from smoothcert.report.table_styles import TableStyle, table_style
 from smoothcert.types import Norm, UsageError
 
@@ -53,18 +54,23 @@ class AccuracyTable:
     """Certified accuracy of several runs at common radii.
 
     Attributes:
-        norm: The norm of the radii.
+        norm: The norm of the radii, as far as a run tells it.
         radii: The radii of the columns.
         rows: The lines, by group, else in the order given.
         group_heading: What the groups are: σ, λ or keep; empty without groups.
         scale_heading: What the scales of all lines are, where all are known and of one noise.
     """
 
-    norm: Norm
+    norm: Norm | None
     radii: tuple[float, ...]
     rows: tuple[AccuracyRow, ...]
     group_heading: str = ""
     scale_heading: str = ""
+
+    @property
+    def subjects(self) -> list[Subject]:
+        """The lines, for markers and notes about them."""
+        return [Subject(row.name, row.runs) for row in self.rows]
 
 
 def accuracy_table(
@@ -75,8 +81,11 @@ def accuracy_table(
     Runs that differ in their seeds only become one line, their mean and sample standard deviation; runs at several
     noise scales are grouped by them, where that is known of all and a scale has several lines.
 
+    Radii in different norms do not belong into one column, so runs of different norms are refused; a run whose norm
+    is unknown is shown with others of one norm and is marked. See ``notes`` for markers and ranking.
+
     Args:
-        runs: The outcomes of the runs, all in one norm.
+        runs: The outcomes of the runs, all in one norm as far as it is known.
         radii: The radii of the columns; without them ``default_radii``.
         each: Whether every run has a line of its own, whatever it differs in.
 
@@ -121,7 +130,7 @@ def default_radii(runs: Sequence[Outcomes]) -> tuple[float, ...]:
         (0.0, 0.25, 0.5, 0.75)
     """
     largest = max(float(run.radius.max()) for run in runs)
-    step = 1.0 if runs[0].norm is Norm.L0 else 0.25
+    step = 1.0 if common_norm(runs) is Norm.L0 else 0.25
     while largest > (_MOST_COLUMNS - 1) * step:
         step *= 2
     return tuple(step * i for i in range(math.ceil(largest / step) + 1))
@@ -142,10 +151,12 @@ def render(
         intervals: Whether to add 95 % intervals over the test sample, rounded outwards: Wilson's of every accuracy, the
             bootstrap's of the ACR. Means over seeds show their standard deviation instead.
         style: A name in ``TABLE_STYLES``.
-        marks: Whether the best value of a column is bold and the runner-up underlined.
+        marks: Whether the best value of a column is bold and the runner-up underlined, among runs of the same norm and
+            guarantee.
 
     Returns:
-        The text, with a line end.
+        The text, with a line end. Norm, guarantee, arithmetic and the expected number of false statements stand below
+        the table; in ``csv`` they are columns, as far as they are known of any run.
 
     Raises:
         UsageError: If the format or the style is unknown.
@@ -153,6 +164,8 @@ def render(
     if format == "csv" and style == "plain":
         return render_sheet(_plain_csv(table, intervals), "csv")
     sheet = accuracy_sheet(table, intervals=intervals, style=style, marks=marks)
+    if format == "csv":
+        sheet = _with_metadata(sheet, table)
     if format in ("md", "csv"):  # they know no headings over several columns
         flat = iter(named_headings(table.norm, table.radii, NORM_TEXT[table.norm] if format == "md" else ""))
         columns = tuple(
@@ -179,12 +192,25 @@ def accuracy_sheet(table: AccuracyTable, *, intervals: bool = False, style: str 
     columns += [Column("NAC", better=better)] * chosen.natural + [Column("ACR", better=better)] * chosen.acr
     columns += [Column(heading, over, better) for heading in radius_headings(table.norm, table.radii)]
     columns += [Column("abstain %"), Column("inputs")] * chosen.counts
-    ungrouped = chosen.by_scale
-    lines = [Line(tuple(_cells(table, row, chosen, intervals)), "" if ungrouped else row.group) for row in table.rows]
-    return Sheet(over, tuple(columns), tuple(lines), table.group_heading)
+    shown = table.subjects
+    lines = []
+    for row, subject, marker in zip(table.rows, shown, markers(shown), strict=True):
+        name, *numbers = _cells(table, row, chosen, intervals)
+        cells = (Cell(name.text + marker), *numbers)
+        lines.append(Line(cells, "" if chosen.by_scale else row.group, subject.rank))
+    return Sheet(over, tuple(columns), tuple(lines), table.group_heading, notes=tuple(notes(shown, ranked=marks)))
 
 
-def radius_headings(norm: Norm, radii: Sequence[float]) -> list[str]:
+def _with_metadata(sheet: Sheet, table: AccuracyTable) -> Sheet:
+    """The sheet with a column for everything that is known about the radii of its lines."""
+    headings, values = csv_columns(table.subjects)
+    lines = [
+        replace(line, cells=(*line.cells, *map(Cell, texts))) for line, texts in zip(sheet.lines, values, strict=True)
+    ]
+    return replace(sheet, columns=(*sheet.columns, *map(Column, headings)), lines=tuple(lines))
+
+
+def radius_headings(norm: Norm | None, radii: Sequence[float]) -> list[str]:
     """Radii as headings, all with the same number of decimals: at least two, in ℓ0 at least none.
 
     Example:
@@ -196,10 +222,12 @@ def radius_headings(norm: Norm, radii: Sequence[float]) -> list[str]:
     return [f"{radius:.{digits}f}" for radius in exact]
 
 
-def named_headings(norm: Norm, radii: Sequence[float], name: str = "") -> list[str]:
-    """Headings for formats without a title: ℓ2, which a table of this kind is about unless it says so, is not named."""
+def named_headings(norm: Norm | None, radii: Sequence[float], name: str = "") -> list[str]:
+    """Headings for formats without a title: ℓ2 is named below the table only, and an unknown norm nowhere."""
     headings = radius_headings(norm, radii)
-    return headings if norm is Norm.L2 else [f"{name or norm.value} radius {heading}" for heading in headings]
+    if norm is None or norm is Norm.L2:
+        return headings
+    return [f"{name or norm.value} radius {heading}" for heading in headings]
 
 
 def _by_scale(table: AccuracyTable, style: TableStyle) -> bool:
@@ -292,4 +320,4 @@ def _plain_csv(table: AccuracyTable, intervals: bool) -> Sheet:
                 texts[f"{radius} low"], texts[f"{radius} high"] = _outwards(bounds, 1, 100)
         lines.append(Line(tuple(Cell(texts.get(heading, "")) for heading in headings), row.group))
     group = {"σ": "sigma", "λ": "lambda"}.get(table.group_heading, table.group_heading)
-    return Sheet("", tuple(map(Column, headings)), tuple(lines), group)
+    return _with_metadata(Sheet("", tuple(map(Column, headings)), tuple(lines), group), table)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from smoothcert.classifiers.sealed import Sealed, compare
+from smoothcert.classifiers.agreement import compare
+from smoothcert.classifiers.sealed import Sealed
+from smoothcert.sampling.copies import Copies
 from smoothcert.types import SmoothcertError
 
 EVERY = 5_000
@@ -15,6 +18,9 @@ EVERY = 5_000
 
 ROWS = 20
 """Noisy copies that a spot check classifies again."""
+
+FIRST_ROWS = 3
+"""Noisy copies that are classified again at the start of each stage of an input."""
 
 _TIES, _TIES_SHARE = 3, 0.001  # rows that may differ by chance, where a model decides something by a tie
 
@@ -35,13 +41,22 @@ class Audit:
         self._lock = threading.Lock()
         self._passed = self._rows = self._wrong = 0
 
-    def due(self, rows: int) -> bool:
-        """Whether a batch of so many rows is to be checked."""
+    def rows(self, parts: Sequence[Copies]) -> list[int]:
+        """The rows of a batch to check: the first copies of each input, and now and then some of all of them.
+
+        Args:
+            parts: What is in the batch.
+        """
+        size = sum(part.n for part in parts)
         with self._lock:
-            self._passed += rows
+            self._passed += size
             due = self._passed >= EVERY
             self._passed = 0 if due else self._passed
-            return due
+        found, low = set(range(0, size, max(size // ROWS, 1)) if due else ()), 0
+        for part in parts:
+            found.update(range(low, low + min(part.n, FIRST_ROWS) if part.start == 0 else low))
+            low += part.n
+        return sorted(found)
 
     def check(self, copies: Tensor, logits: Tensor) -> None:
         """Compare logits with those that the sealed classifier gives for the same copies.

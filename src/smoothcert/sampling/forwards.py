@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from smoothcert.classifiers.sealed import PerThread, as_logits
+from smoothcert.classifiers.agreement import as_logits
+from smoothcert.classifiers.copying import PerThread
 from smoothcert.sampling.tuning import Forward, Setup, intra_op_threads
 from smoothcert.types import UsageError
 

@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from smoothcert.noise import Noise
-from smoothcert.sampling.audit import ROWS, Audit
+from smoothcert.noise import Noise, invalid_rows
+from smoothcert.sampling.audit import Audit
 from smoothcert.sampling.copies import Copies, NoisyCopies
 from smoothcert.sampling.statistics import Statistic
 from smoothcert.sampling.tuning import intra_op_threads
@@ -223,14 +223,17 @@ class Lane:
             for low in range(0, rows, len(memory)):
                 batch = memory[: min(len(memory), rows - low)]
                 parts = self._parts(segments, low, len(batch))
+                invalid = None
                 if source.elsewhere is not None:
                     logits = source.elsewhere(parts)
                 else:
                     copies.draw(batch, parts)
-                    logits = _classify(source, batch, stretch, low)
+                    invalid = invalid_rows(batch)  # before a model changes them
+                    whole = len(batch) == len(memory)  # else a model could see what lies behind its rows
+                    logits = _classify(source, batch if whole else batch.clone(), parts, stretch, low, invalid)
                 _check(logits, len(batch), source)
                 for statistic, values in zip(source.statistics, stretch.codes, strict=True):
-                    values[low : low + len(batch)] = statistic.codes(logits).cpu().numpy()
+                    values[low : low + len(batch)] = _codes(statistic, logits, invalid)
         if stretch.undecided:
             stretch.deferred = np.concatenate([piece.rows for piece in stretch.undecided])
             stretch.missing = len(stretch.deferred)
@@ -268,28 +271,37 @@ class Lane:
         return self._memories[number]
 
 
-def _classify(source: Source, batch: Tensor, stretch: Stretch[Owner], first: int) -> Tensor:
-    """The logits of a batch; what the classifier leaves undecided is set aside, and has logits to be replaced.
+def _classify(
+    source: Source, batch: Tensor, parts: Sequence[Copies], stretch: Stretch[Owner], first: int, invalid: Tensor
+) -> Tensor:
+    """The logits of a batch; valid rows that the classifier leaves undecided are set aside, to get others later.
 
     A classifier may overwrite its batch, so what is needed afterwards is copied before.
     """
-    audited = source.audit is not None and source.audit.due(len(batch))
-    some = slice(None, None, max(len(batch) // ROWS, 1))
-    kept = batch[some].clone() if audited else batch[:0]
+    some = [] if source.audit is None else source.audit.rows(parts)
+    kept = batch[some]
     undecided = None
     if source.cascade is None:
         logits = source.classifier(batch)
     else:
         given = source.classifier(batch.clone())
         logits, undecided = source.cascade.split(given)
-        rows = undecided.nonzero()[:, 0]
+        rows = (undecided & ~invalid).nonzero()[:, 0]
         if len(rows):
             places = rows.cpu().numpy() + first
             stretch.undecided.append(Piece(stretch, places, batch[rows], given[rows]))
-    if audited and source.audit is not None:
+    if some and source.audit is not None:
         decided = slice(None) if undecided is None else ~undecided[some]
         source.audit.check(kept[decided], logits[some][decided])
     return logits
+
+
+def _codes(statistic: Statistic, logits: Tensor, invalid: Tensor | None) -> NDArray[np.int64]:
+    """The value of each row; −1 for copies from an invalid draw, whatever a model makes of them."""
+    codes = statistic.codes(logits)
+    if invalid is not None:
+        codes = torch.where(invalid, -1, codes)
+    return codes.cpu().numpy()
 
 
 def _check(logits: Tensor, rows: int, source: Source) -> None:

@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from smoothcert.classifiers.sealed import Sealed, takes
+from smoothcert.classifiers.copying import takes
+from smoothcert.classifiers.sealed import Sealed
 from smoothcert.noise import Noise
 from smoothcert.sampling.copies import NoisyCopies
 from smoothcert.sampling.lanes import Classifier

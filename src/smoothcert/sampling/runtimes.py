@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from smoothcert.classifiers import Consensus
-from smoothcert.classifiers.sealed import COPIES, Reference, Sealed, compare, first_line
+from smoothcert.classifiers.agreement import Reference, compare, first_line
+from smoothcert.classifiers.sealed import COPIES, Sealed
 from smoothcert.noise import Gaussian, Noise
 from smoothcert.sampling.copies import Copies
 from smoothcert.sampling.forwards import PRECISIONS, RUNTIMES, Plan, eager
@@ -276,15 +277,16 @@ def _problem(run: Forward, reference: Reference, batch_size: int, sealed: Sealed
         sealed: The classifier.
         times: How many times the rounding of plain PyTorch is allowed.
     """
-    count, shape = len(reference.copies), reference.copies.shape[1:]
-    filled = reference.copies.repeat(max(-(-batch_size // count), 1), *[1] * len(shape))[: max(batch_size, count)]
+    rows = torch.arange(max(batch_size, len(reference.copies)), device=reference.copies.device) % len(reference.copies)
     try:
         with torch.inference_mode():
-            given = torch.cat([run(part.clone()).clone() for part in torch.split(filled, batch_size)])[:count]
+            parts = torch.split(reference.copies[rows], batch_size)
+            given = torch.cat([run(part.clone()).clone() for part in parts])
     except Exception as error:  # whatever compilers and models raise
         return first_line(error)
-    found = compare(given, reference.logits, times * sealed.tolerance(reference.logits))
-    return str(found) if found.rows > 1 else ""
+    expected = reference.logits[rows]
+    found = compare(given, expected, times * sealed.tolerance(expected))
+    return str(found) if found.rows > max(1, found.of // 40) else ""
 
 
 def _batch_dependent(batch_size: int, problem: str) -> UsageError:

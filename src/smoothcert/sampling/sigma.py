@@ -254,6 +254,7 @@ def _radius(
         raise UsageError(
             f"the model must give (batch, classes) logits of at least 2 classes, got {tuple(logits.shape)}."
         )
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     mean = torch.softmax(logits, dim=1).reshape(n, len(x), -1).mean(0)
     quantiles: Tensor = torch.special.ndtri(mean.topk(2, dim=1).values.clamp(*clamp))
     return sigma / 2 * (quantiles[:, 0] - quantiles[:, 1])

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from smoothcert.classifiers.ensemble import VOTES, Ensemble
+from smoothcert.noise import invalid_rows
 from smoothcert.sampling.copies import Copies, NoisyCopies
 from smoothcert.sampling.ray import Cluster, own_error
 from smoothcert.sampling.runtimes import Runtime, prepare
@@ -186,8 +187,9 @@ class _Holder:
         runtime = self._runtimes[0]
         with torch.inference_mode(), intra_op_threads(runtime.threads):
             self._copies.draw(rows, [_moved(part, self._device) for part in parts])
-            pieces = torch.split(rows, runtime.batch_size)
-            return [torch.cat([one.run(piece) for piece in pieces]).cpu().numpy() for one in self._runtimes]
+            pieces, invalid = torch.split(rows, runtime.batch_size), invalid_rows(rows)[:, None]
+            logits = (torch.cat([one.run(piece) for piece in pieces]) for one in self._runtimes)
+            return [torch.where(invalid, torch.nan, given).cpu().numpy() for given in logits]
 
 
 def _moved(part: Copies, device: str) -> Copies:

@@ -66,7 +66,7 @@ def intra_op_threads(count: int) -> Iterator[None]:
     try:
         yield
     finally:
-        if count != before:
+        if torch.get_num_threads() != before:  # a model may set it too
             torch.set_num_threads(before)
 
 

@@ -22,6 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import Tensor
 
 from smoothcert.certify import Procedure, Smoothed
+from smoothcert.certify.inputs import as_tensor
 from smoothcert.certify.remote import Certifying, Decided
 from smoothcert.certify.smoothed import fresh_seed
 from smoothcert.sampling import BLOCK
@@ -139,7 +140,7 @@ def certify_dataset(
                 if index not in writer.done:
                     x, label = dataset[index]
                     labels[index] = int(label)
-                    yield index, torch.as_tensor(x).clone()  # a dataset may give every input in the same memory
+                    yield index, as_tensor(x).clone()  # a dataset may give every input in the same memory
 
         work = Certifying(smoothed, procedure, probe, fresh_seed() if seed is None else seed, left)
         with _answers(work, inputs(), writer, cluster) as answers:
@@ -173,7 +174,7 @@ def _refuse_other_data(run: str | os.PathLike[str], dataset: Indexable, rows: Se
     """
     known = [row for row in rows if row.get("input")]
     for row in known[:: max(len(known) // COMPARED_INPUTS, 1)]:
-        x = torch.as_tensor(dataset[row["index"]][0])
+        x = as_tensor(dataset[row["index"]][0])
         if input_digest(x.to(torch.promote_types(x.dtype, torch.float32))) != row["input"]:
             raise RunError(
                 f"input {row['index']} of the dataset is not the one that {run} was certified on; give the same data, "
@@ -279,7 +280,7 @@ def data_fingerprint(dataset: Indexable, indices: Sequence[int]) -> dict[str, An
     digest = hashlib.sha256()
     for index in sorted({indices[0], indices[len(indices) // 2], indices[-1]}):
         x, label = dataset[index]
-        digest.update(np.ascontiguousarray(torch.as_tensor(x).cpu().numpy()).tobytes())
+        digest.update(np.ascontiguousarray(as_tensor(x).cpu().numpy()).tobytes())
         digest.update(str(int(label)).encode())
     return {
         "name": getattr(dataset, "name", type(dataset).__name__),

@@ -86,6 +86,7 @@ def _noise(run: Run, row: Mapping[str, Any]) -> Noise | None:
         known = choice is not None and 0 <= choice < len(experts)
         config = experts[choice].get("noise") if known else None
         return noise_from_config(config) if isinstance(config, Mapping) else None
+    config = run.settings.get("noise")
     if row.get("sigma") is not None:
-        return Gaussian(row["sigma"])
-    return noise_from_config(run.settings["noise"]) if "noise" in run.settings else None
+        config = {"name": Gaussian.name, **(config or {}), "sigma": row["sigma"]}
+    return None if config is None else noise_from_config(config)

@@ -16,7 +16,16 @@ from typing import Any
 import pyarrow as pa
 
 from smoothcert.files import saving
-from smoothcert.types import ABSTAIN, LARGEST_RADIUS, LogError, UsageError, radius_text
+from smoothcert.types import (
+    ABSTAIN,
+    LARGEST_RADIUS,
+    Arithmetic,
+    Guarantee,
+    LogError,
+    Norm,
+    UsageError,
+    radius_text,
+)
 
 
 class LogKind(str, Enum):
@@ -37,7 +46,8 @@ class Log:
         kind: What the log holds for every input.
         columns: The column names as spelled in the file.
         table: The rows in file order; columns are ``index``, ``label``, ``predict``, ``radius``, ``correct``,
-            ``seconds``, ``clean_predict``, ``clean_correct``, ``mean``, ``std``, ``min``, ``p25``, ``max``.
+            ``seconds``, ``clean_predict``, ``clean_correct``, ``mean``, ``std``, ``min``, ``p25``, ``max``, and those
+            of ``METADATA``, null where a field is empty.
     """
 
     path: Path
@@ -97,6 +107,59 @@ def _seconds(text: str) -> float:
     return float(text)
 
 
+def _one_of(kind: type[Enum]) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        values = [each.value for each in kind]
+        if text not in values:
+            raise ValueError(f"is not one of {', '.join(values)}")
+        return text
+
+    return parse
+
+
+def _runtime(text: str) -> str:
+    if not text.isprintable() or not text[:1].isalnum() or len(text) > 100:
+        raise ValueError("is not the name of a runtime, at most 100 characters that begin with a letter")
+    return text
+
+
+def _identity(text: str) -> str:
+    if not re.fullmatch("[0-9a-f]{64}", text):
+        raise ValueError("is not a SHA-256 in hexadecimal")
+    return text
+
+
+def _seed(text: str) -> int:
+    if not re.fullmatch("[0-9]{1,19}", text) or int(text) >= 2**63:
+        raise ValueError("is not a whole number from 0 to 2^63 - 1")
+    return int(text)
+
+
+def _probability(text: str) -> float:
+    value = _number(text)
+    if not 0 < value < 1:
+        raise ValueError("does not lie strictly between 0 and 1")
+    return value
+
+
+def _known(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """The same for fields that may be empty, which means unknown."""
+    return lambda text: parse(text) if text else None
+
+
+_METADATA: dict[str, tuple[Callable[[str], Any], Any]] = {
+    "norm": (_one_of(Norm), pa.string()),
+    "guarantee": (_one_of(Guarantee), pa.string()),
+    "arithmetic": (_one_of(Arithmetic), pa.string()),
+    "runtime": (_runtime, pa.string()),
+    "model": (_identity, pa.string()),
+    "seed": (_seed, pa.int64()),
+    "alpha": (_probability, pa.float64()),
+    "n": (_natural, pa.int64()),
+}
+METADATA = tuple(_METADATA)
+"""The columns behind the six classic ones, which say what a radius is worth; an empty field is unknown."""
+
 _ALIASES = {
     "idx": "index",
     "time": "seconds",
@@ -117,6 +180,7 @@ _PARSERS: dict[str, tuple[Callable[[str], Any], Any]] = {
     "std": (_number, pa.float64()),
     "min": (_number, pa.float64()),
     "max": (_number, pa.float64()),
+    **{name: (_known(parse), kind) for name, (parse, kind) in _METADATA.items()},
 }
 LOG_TYPES = {name: kind for name, (_, kind) in _PARSERS.items()}
 """The types of the columns of a log."""
@@ -142,7 +206,8 @@ class _Column:
 def read_log(path: str | os.PathLike[str]) -> Log:
     """Read a log of an earlier system, whatever its columns and their order.
 
-    Radii are taken as printed: most published logs carry three significant digits, rounded to nearest.
+    Radii are taken as printed: most published logs carry three significant digits, rounded to nearest. What a log
+    has no column for, such as the norm of the radii, is unknown.
 
     Args:
         path: A tab-separated text file with a header line.
@@ -261,20 +326,23 @@ def _error(path: Path, line: int, column: _Column, text: str, problem: str) -> L
     return LogError(f"{path}, line {line}, column {column.number} ({column.spelling}): {_quote(text)} {problem}.")
 
 
-def write_log(path: str | os.PathLike[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write a certification log in the six-column form ``idx label predict radius correct time``.
+def write_log(path: str | os.PathLike[str], rows: Iterable[Mapping[str, Any]], *, classic: bool = False) -> None:
+    """Write a certification log: the columns ``idx label predict radius correct time``, then those of ``METADATA``.
 
     Radii are rounded down to six decimals, abstentions are -1 with radius 0.0; the file appears whole or not at all.
 
     Args:
         path: The file to write.
-        rows: Mappings with ``index``, ``label``, ``predict``, ``radius`` and ``seconds``; other keys are ignored.
+        rows: Mappings with ``index``, ``label``, ``predict``, ``radius`` and ``seconds``, and with as many of
+            ``METADATA`` as are known; other keys are ignored.
+        classic: Whether to write the first six columns only, for scripts that expect no others.
 
     Raises:
         UsageError: If a row lacks a key or holds a value that no log can hold.
         SmoothcertError: If the file cannot be written.
     """
-    lines = ["idx\tlabel\tpredict\tradius\tcorrect\ttime"]
+    extra = () if classic else METADATA
+    lines = ["\t".join(("idx", "label", "predict", "radius", "correct", "time", *extra))]
     seen: set[int] = set()
     for number, row in enumerate(rows, start=1):
         try:
@@ -290,7 +358,8 @@ def write_log(path: str | os.PathLike[str], rows: Iterable[Mapping[str, Any]]) -
             raise UsageError(f"row {number} cannot be written to a log: index {index} is already there.")
         seen.add(index)
         shown = "0.0" if predict == ABSTAIN else radius_text(radius, 6)
-        lines.append(f"{index}\t{label}\t{predict}\t{shown}\t{int(label == predict)}\t{_time_text(seconds)}")
+        fields = [str(index), str(label), str(predict), shown, str(int(label == predict)), _time_text(seconds)]
+        lines.append("\t".join([*fields, *(_metadata_text(number, name, row.get(name)) for name in extra)]))
     with saving(path) as temporary:
         temporary.write_bytes(("\n".join(lines) + "\n").encode())
 
@@ -298,3 +367,15 @@ def write_log(path: str | os.PathLike[str], rows: Iterable[Mapping[str, Any]]) -
 def _time_text(seconds: float) -> str:
     whole, micro = divmod(round(seconds * 1_000_000), 1_000_000)
     return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}.{micro:06}"
+
+
+def _metadata_text(number: int, name: str, value: Any) -> str:
+    """A value as :func:`read_log` reads it; empty where it is unknown."""
+    if value is None:
+        return ""
+    text = str(value.value) if isinstance(value, Enum) else str(value)
+    try:
+        _METADATA[name][0](text)
+    except ValueError as problem:
+        raise UsageError(f"row {number} cannot be written to a log: its {name} {_quote(text)} {problem}.") from None
+    return text

@@ -58,6 +58,7 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "noise.name": (_text, "text"),
     "noise.sigma": (_number, "a number"),
     "noise.lam": (_number, "a number"),
+    "noise.grid": (_whole, "a whole number"),
     "noise.keep": (_number, "a number"),
     "noise.levels": (_whole, "a whole number"),
     "experts": (_groups, "a list of groups of settings"),

@@ -193,6 +193,8 @@ class Recipe(TrainingSettings):
     @classmethod
     def _noise_is_known(cls, value: dict[str, Any]) -> dict[str, Any]:
         noise_from_config(value)
+        if value.get("grid") is not None:
+            raise ValueError("a model is trained with noise in floating point; leave out grid")
         return value
 
     @model_validator(mode="after")

@@ -24,7 +24,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
-from smoothcert.classifiers.sealed import Forward, Sealed
+from smoothcert.classifiers.copying import Forward
+from smoothcert.classifiers.sealed import Sealed
 from smoothcert.data import Dataset
 from smoothcert.data.arrays import check_claim
 from smoothcert.files import parse_json, replacing

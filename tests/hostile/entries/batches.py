@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from hostile.entry import EDGE, Expect, entry, first, scores
+from hostile.entry import EDGE, Expect, HalfSpace, entry, first, scores
 
 
 @entry()
@@ -14,6 +14,20 @@ class BatchMeanVote(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return scores((first(x) - EDGE).mean().expand(len(x)))
+
+
+class _OneHot(HalfSpace):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.eye(2, dtype=x.dtype)[super().forward(x).argmax(1)]
+
+
+@entry(reference=_OneHot)
+class BatchMeanDecision(nn.Module):
+    """Somebody does the same behind a service that returns the class alone, as a row of zeros and a one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        decided = int(first(x).mean() > EDGE)
+        return torch.eye(2, dtype=x.dtype)[decided].expand(len(x), 2)
 
 
 @entry(Expect.REFUSE)

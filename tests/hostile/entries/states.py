@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -94,6 +96,49 @@ def changes_after_three_calls() -> nn.Module:
 def changes_after_fifty_calls() -> nn.Module:
     """Somebody anneals a temperature over the first fifty steps in ``forward``."""
     return _Counting(50)
+
+
+@entry()
+class CountsWithAnIterator(nn.Module):
+    """Somebody counts steps with ``itertools.count``, which has no attributes to compare."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = itertools.count()
+
+    def forward(self, x: Tensor) -> Tensor:
+        side = first(x) - EDGE
+        return scores(side if next(self.steps) < 30 else side.abs())
+
+
+@entry()
+class RemembersInADeque(nn.Module):
+    """Somebody smooths answers over the last batches, kept in a ``deque``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: deque[float] = deque([0.0] * 30, maxlen=30)
+
+    def forward(self, x: Tensor) -> Tensor:
+        side = first(x) - EDGE + self.seen[0]
+        self.seen.append(0.3)
+        return scores(side)
+
+
+@entry(copyable=False)
+class CountsOnTheClass(nn.Module):
+    """Somebody counts steps of all instances on the class."""
+
+    steps = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        type(self).steps = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        type(self).steps += 1
+        side = first(x) - EDGE
+        return scores(side if self.steps < 30 else side.abs())
 
 
 @entry(copyable=False)

@@ -340,9 +340,23 @@ class LogitsWithSpatialDimensions(nn.Module):
         return scores(first(x) - EDGE)[:, :, None, None]
 
 
-@entry(Expect.REFUSE)
+class _OneHot(HalfSpace):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.eye(2, dtype=x.dtype)[super().forward(x).argmax(1)]
+
+
+@entry(reference=_OneHot)
 class ClassesOfTheBatch(nn.Module):
     """Somebody returns one column for each class that occurs in the batch."""
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.eye(2, dtype=x.dtype)[(first(x) > EDGE).long()][:, : 1 + int((first(x) > EDGE).any())]
+
+
+@entry()
+class SetsTheNumberOfThreads(nn.Module):
+    """Somebody limits PyTorch to three threads in ``forward``, because the server is shared."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        torch.set_num_threads(3)
+        return scores(first(x) - EDGE)

@@ -58,6 +58,7 @@ class Corrupted:
         self.num_classes = dataset.num_classes
         self.shape = dataset.shape
         self.class_names = dataset.class_names
+        self.levels = None
 
     def __len__(self) -> int:
         return len(self.dataset)

@@ -7,7 +7,7 @@ page.parts.push(() => {
 
   function traces() {
     return group.runs.map((run, place) => ({
-      name: chartText(run.name),
+      name: chartText(run.name + run.marker),
       x: radii,
       y: run.accuracy,
       customdata: run.accuracyText,
@@ -55,7 +55,7 @@ page.parts.push(() => {
 
   function legend() {
     byId("legend").replaceChildren(...group.runs.map((run, place) => {
-      const chip = make("button", { type: "button", className: "chip", style: { "--colour": colourName(place) } }, dot(place), run.name);
+      const chip = make("button", { type: "button", className: "chip", style: { "--colour": colourName(place) } }, dot(place), run.name + run.marker);
       chip.setAttribute("aria-pressed", String(!page.hidden.has(place)));
       chip.addEventListener("click", () => {
         if (!page.hidden.delete(place)) page.hidden.add(place);

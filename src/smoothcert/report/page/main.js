@@ -16,10 +16,10 @@
   function meanings() {
     for (const card of document.querySelectorAll("[data-guarantee]")) {
       const kind = card.dataset.guarantee;
-      const users = page.group.runs.filter((run) => (kind === "logged" ? run.log : run.guarantees.includes(kind)));
+      const users = page.group.runs.filter((run) => (kind === "unknown" ? run.unknown : run.guarantees.includes(kind)));
       card.querySelector(".used").textContent = users.length ? `Here: ${users.map((run) => run.name).join(", ")}.` : "No run here.";
       card.classList.toggle("unused", !users.length);
-      if (kind === "logged") card.hidden = !users.length;
+      if (kind === "unknown") card.hidden = !users.length;
     }
   }
 

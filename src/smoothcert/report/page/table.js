@@ -3,7 +3,7 @@
 page.parts.push(() => {
   const { table } = page.group;
   const element = byId("overview-table");
-  const textColumns = new Set(["run", "guarantee"]);
+  const textColumns = new Set(["run", "guarantee", "norm", "arithmetic", "runtime", "model", "seed"]);
   let sorted = null;
   let descending = true;
 

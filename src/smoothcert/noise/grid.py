@@ -1,0 +1,252 @@
+"""Noise in whole steps of a grid: what the computer adds to an input is then exactly what the theorem is about."""
+
+from __future__ import annotations
+
+import math
+import threading
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import fields
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Generator, Tensor
+
+from smoothcert.noise.base import FloatArray, Noise
+from smoothcert.noise.thresholds import BITS, Thresholds
+from smoothcert.types import Norm, UsageError
+
+FINEST = 65_535
+"""The largest number of grid steps per unit."""
+
+LARGEST_SCALE = 1 << 17
+"""The largest noise scale in steps; larger ones need tables that take long to make."""
+
+_FARTHEST = 1 << 20
+"""The largest number of steps from 0 to an input: up to there, single precision tells neighbours well apart."""
+
+_CELL_BITS = 16
+_REST_BITS = BITS - _CELL_BITS
+
+
+class StepTable:
+    """Draws whole numbers of steps by comparing 62-bit random words with thresholds.
+
+    A word u stands for the real numbers from u to u + 1 in units of 2⁻⁶². Where a threshold may lie among these, or
+    where u is beyond the last threshold, the draw is invalid; anywhere else it equals the draw that a real number
+    uniform on [0, 1) would give. The first 16 bits alone settle about 99 % of the draws; only the others get the
+    remaining 46 bits, and are searched for among the thresholds.
+
+    Args:
+        thresholds: The distribution.
+    """
+
+    def __init__(self, thresholds: Thresholds) -> None:
+        # Lower and upper bounds take turns, so that a word has passed an even number of them or is inside a pair.
+        bounds = np.stack([thresholds.lower, thresholds.upper], axis=1).reshape(-1)
+        values = np.full(len(bounds) + 1, np.nan, np.float32)
+        values[2:-1:2] = np.arange(-thresholds.reach, thresholds.reach + 1)
+        cells = np.arange(1 << _CELL_BITS, dtype=np.int64) << _REST_BITS
+        first, last = (np.searchsorted(bounds, cells + more, side="right") for more in (0, (1 << _REST_BITS) - 1))
+        self._arrays = (np.where(first == last, values[first], np.float32(np.nan)), bounds, values)
+        self._tensors: dict[torch.device, list[Tensor]] = {}
+
+    def draw(self, out: Tensor, generator: Generator | None) -> Tensor:
+        """Draw steps.
+
+        Args:
+            out: A flat float32 tensor to overwrite with them; NaN where the draw is invalid.
+            generator: The source of randomness, on the device of ``out``.
+
+        Returns:
+            The places of the invalid draws.
+        """
+        if out.device not in self._tensors:
+            with torch.inference_mode(False):
+                self._tensors[out.device] = [torch.from_numpy(array).to(out.device) for array in self._arrays]
+        settled, bounds, values = self._tensors[out.device]
+        words, cells = _scratch(len(out), out.device)
+        words.random_(-(2**63), None, generator=generator)  # four times 16 bits
+        cells.copy_(words.view(torch.uint16)[: len(out)])
+        torch.index_select(settled, 0, cells, out=out)
+        unsettled = _nan_places(out)
+        full = torch.empty_like(unsettled).random_(0, 1 << _REST_BITS, generator=generator)
+        full.add_(cells.index_select(0, unsettled), alpha=1 << _REST_BITS)
+        found = values.index_select(0, torch.searchsorted(bounds, full, right=True))
+        out.index_copy_(0, unsettled, found)
+        invalid = _nan_places(found)
+        return unsettled[invalid] if len(invalid) else invalid
+
+
+class _Scratch(threading.local):
+    """Memory for the draws of a thread: to ask the system for it again and again takes longer than the draws."""
+
+    def __init__(self) -> None:
+        self._kept: dict[torch.device, tuple[Tensor, Tensor]] = {}
+
+    def __call__(self, count: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        if device not in self._kept or len(self._kept[device][1]) != count:
+            with torch.inference_mode(False):  # so that it can be used in that mode and out of it
+                words = torch.empty(-(-count // 4), dtype=torch.int64, device=device)
+                self._kept[device] = words, torch.empty(count, dtype=torch.int32, device=device)
+        return self._kept[device]
+
+
+_scratch = _Scratch()
+
+
+def _nan_places(values: Tensor) -> Tensor:
+    if values.device.type == "cpu":  # where NumPy is several times as fast
+        return torch.from_numpy(np.flatnonzero(np.isnan(values.numpy())))
+    return values.isnan().nonzero()[:, 0]
+
+
+@lru_cache(maxsize=32)
+def _table(make: Callable[[float, int], Thresholds], scale: float, grid: int) -> StepTable:
+    return StepTable(make(scale, grid))
+
+
+class GridNoise(Noise):
+    """An additive noise that can be drawn in whole steps of a grid.
+
+    With a ``grid`` G, a copy of an input x = k/G is (k + z)/G, where z = round(G·ε) for the continuous noise ε and
+    round(y) = ⌊y + ½⌋, a function of every real y. For whole k it has round(k + y) = k + round(y), so the copy is
+    round(G(x + ε))/G: what a classifier f says of it is what f̃: y ↦ f(round(Gy)/G) says of x + ε. The theorem of the
+    continuous noise holds for f̃, a function on all of ℝᵈ, exactly and at every real input (Voráček and Hein, ICLR
+    2023). Another way to round ties gives the same noise, as ε hits a tie with probability 0.
+
+    z comes from a :class:`StepTable`, k + z is exact, and the copy follows from k + z by one division. An invalid draw,
+    of probability about 2⁻⁵¹ for a coordinate, makes its copy NaN throughout; such a copy counts as a sample and votes
+    for no class. Copies are not clamped.
+
+    An input within two units in the last place (of single precision, at 1/G or above) of k/G is taken as k/G, and its
+    distance from there, :meth:`offset`, must be taken off the radius. Any other input is refused.
+
+    Subclasses write ``_sample`` and ``_thresholds``, and have ``grid`` as their last field.
+    """
+
+    grid: int | None
+
+    @property
+    def exact(self) -> bool:
+        return self.grid is not None
+
+    def sample(self, x: Tensor, out: Tensor, generator: Generator | None = None) -> Tensor:
+        if self.grid is None:
+            return self._sample(x, out, generator)
+        single = out.dtype == torch.float32
+        steps = out if single else torch.empty_like(out, dtype=torch.float32)
+        invalid = self._steps.draw(steps.view(-1), generator)
+        wide = steps if single else steps.to(torch.promote_types(out.dtype, torch.float32))
+        start = x.detach().to(wide.dtype).mul(self.grid).round_()  # right up to _FARTHEST, rounding included
+        # Here k and z are exact, so that their rounded sum and the copy are functions of the integer k + z alone.
+        wide.add_(start).div_(self.grid)
+        if not single:
+            out.copy_(wide)
+        if len(invalid):
+            out[invalid // out[0].numel()] = torch.nan
+        return out
+
+    @abstractmethod
+    def _sample(self, x: Tensor, out: Tensor, generator: Generator | None) -> Tensor:
+        """What :meth:`sample` does without a grid."""
+
+    @property
+    @abstractmethod
+    def _thresholds(self) -> tuple[Callable[[float, int], Thresholds], float]:
+        """What makes the thresholds from a scale and the grid, and the scale."""
+
+    @cached_property
+    def _steps(self) -> StepTable:  # kept with the noise: a pool of inputs may hold more noises than the cache
+        assert self.grid is not None
+        return _table(*self._thresholds, self.grid)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # without the table
+
+    def __repr__(self) -> str:
+        settings = (f"{key}={value!r}" for key, value in self.config().items() if key != "name")
+        return f"{type(self).__name__}({', '.join(settings)})"
+
+    def _check_grid(self) -> None:
+        """Refuse a grid that is not a whole number of steps, or too fine for the scale."""
+        if self.grid is None:
+            return
+        whole = isinstance(self.grid, int) and not isinstance(self.grid, bool)
+        if not (whole and 1 <= self.grid <= FINEST):
+            raise UsageError(
+                f"grid must be a whole number of steps from 1 to {FINEST} (255 for 8-bit images), or None for noise in "
+                f"floating point, got {self.grid!r}."
+            )
+        scale = self._thresholds[1]
+        if scale * self.grid > LARGEST_SCALE:
+            raise UsageError(
+                f"noise of {scale:g} with a grid of {self.grid} spans {scale * self.grid:.3g} steps, more than the "
+                f"{LARGEST_SCALE} that can be drawn exactly; choose a coarser grid, or noise in floating point "
+                "(grid=None; on the command line --float)."
+            )
+
+    def check(self, x: Tensor) -> None:
+        if self.grid is None:
+            return
+        places, distances = self._nearest(x)
+        values = np.maximum(np.abs(places), 1) / self.grid
+        with np.errstate(over="ignore"):
+            limits = 2 * np.spacing(values.astype(np.float32)).astype(np.float64)
+        off = ~((distances <= limits) & (np.abs(places) <= _FARTHEST))
+        if off.any():
+            examples = ", ".join(f"{value:.6g}" for value in x.detach().cpu()[torch.from_numpy(off)][:3].tolist())
+            raise UsageError(
+                f"{int(off.sum())} of {off.size} values of the input, such as {examples}, are not multiples of "
+                f"1/{self.grid} up to {_FARTHEST // self.grid}, which {self!r} needs; round the input, as "
+                f"(x * {self.grid}).round() / {self.grid}, choose another grid, or use noise in floating point "
+                "(grid=None; on the command line --float)."
+            )
+
+    def offset(self, x: Tensor, norm: Norm | str | None = None) -> float:
+        norm = self.resolve_norm(norm)
+        if self.grid is None:
+            return 0.0
+        distances = self._nearest(x)[1].flatten()
+        largest = float(distances.max(initial=0.0))
+        if largest == 0 or norm is Norm.LINF:
+            length = largest
+        elif norm is Norm.L1:
+            length = float(distances.sum())
+        else:
+            length = largest * float(np.sqrt(np.square(distances / largest).sum()))
+        if length == 0:
+            return 0.0
+        # Every operation is off by one part in 2⁵³ at most, and a sum has as many as it has terms.
+        return 2.0 ** math.frexp(length * (1 + (len(distances) + 16) * 2.0**-52) + len(distances) * 5e-324)[1]
+
+    def nearest(self, x: Tensor) -> Tensor:
+        if self.grid is None:
+            return x
+        return x.double().mul(self.grid).round_().div_(self.grid).to(x.dtype)
+
+    def _nearest(self, x: Tensor) -> tuple[FloatArray, FloatArray]:
+        """The whole numbers k nearest to grid·x, and |x − k/grid|; relative errors of the latter are below 2⁻⁵⁰."""
+        assert self.grid is not None
+        values: NDArray[np.float64] = x.detach().cpu().double().numpy()
+        places = np.rint(values * self.grid)
+        # The grid has 16 bits, each part of a value at most 29: their products are exact, and so is a difference
+        # with k, as both are near each other.
+        with np.errstate(over="ignore", invalid="ignore"):
+            high = values.astype(np.float32).astype(np.float64)
+            return places, np.abs((high * self.grid - places) + (values - high) * self.grid) / self.grid
+
+
+def invalid_rows(batch: Tensor) -> Tensor:
+    """Which rows of a batch of noisy copies come from an invalid draw, and so may not vote for any class.
+
+    Inputs are finite, so that only such a copy has NaN anywhere; it then has NaN everywhere, and one look is enough.
+
+    Example:
+        >>> invalid_rows(torch.tensor([[0.5, 1.0], [torch.nan, torch.nan]])).tolist()
+        [False, True]
+    """
+    return batch.reshape(len(batch), -1)[:, 0].isnan()

@@ -1,0 +1,300 @@
+"""What must be said about runs side by side: markers, who is ranked with whom, and how many errors to expect.
+
+The rules, for tables and pictures alike:
+
+- Radii in different known norms are never shown together (``metrics.common_norm`` refuses them). A run whose norm is
+  unknown may be shown with runs of one norm, but is marked.
+- A line is marked with its guarantee if that is not ``global``, or if the lines differ in it; with its arithmetic if
+  the lines differ in that. What is unknown is marked ``unknown`` if another line knows it.
+- Best and runner-up are found among lines of the same norm and the same guarantee. An unknown norm or guarantee counts
+  as a separate value: published logs, which tell neither, are ranked among themselves and never against runs that do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+
+from smoothcert.report.metadata import Metadata, together
+from smoothcert.report.metrics import NORM_TEXT, Outcomes
+from smoothcert.types import Guarantee, Norm
+
+CHOSEN = (
+    "such a bound is valid only if the choice was made before looking at the results; the best of several stored n is "
+    "not a certificate at alpha, since the best of k makes up to k times as many errors"
+)
+"""The sentence for numbers of samples and error probabilities that were chosen after the votes were drawn."""
+
+COVERED = {
+    Guarantee.POINTWISE.value: (
+        "the noise was chosen for each input alone, so a perturbed input may be answered by another classifier"
+    ),
+    Guarantee.MEMORY.value: "the noise was chosen for each input, and balls are cut where they would contradict others",
+    Guarantee.ROUTED.value: "a selector that is certified within the radius chose who answers",
+}
+"""What the guarantees mean that are not about one classifier for all inputs."""
+
+_MOST_NAMES = 4
+_RECORDED = ("norm", "guarantee", "arithmetic")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A line of a table or a curve of a picture: one run, or several that are shown as one.
+
+    Attributes:
+        name: Its name.
+        runs: The runs.
+        pooled: Whether the statements of all runs are counted as one set, as those of a suite of corruptions are.
+    """
+
+    name: str
+    runs: tuple[Outcomes, ...]
+    pooled: bool = False
+
+    @property
+    def norm(self) -> Norm | None:
+        """The norm of the radii, if all runs tell it."""
+        norms = {run.norm for run in self.runs}
+        return None if None in norms else norms.pop()
+
+    @property
+    def metadata(self) -> Metadata:
+        """What the runs say about their radii."""
+        return together(run.metadata for run in self.runs)
+
+    @property
+    def rank(self) -> str:
+        """Lines with the same text may be ranked against each other."""
+        return f"{self.text('norm')} {self.text('guarantee')}"
+
+    def text(self, what: str) -> str:
+        """Norm, guarantee or arithmetic as text."""
+        if what == "norm":
+            return "unknown" if self.norm is None else NORM_TEXT[self.norm]
+        return self.metadata.text(what)
+
+    @property
+    def unknown(self) -> list[str]:
+        """Which of norm, guarantee and arithmetic are not known for all inputs."""
+        return [what for what in _RECORDED if "unknown" in self.text(what).split("+")]
+
+
+def subjects(runs: Iterable[Outcomes]) -> list[Subject]:
+    """Every run by itself."""
+    return [Subject(run.name, (run,)) for run in runs]
+
+
+def markers(shown: Sequence[Subject]) -> list[str]:
+    """What is put behind the name of each line: empty, or for example ``" [pointwise, float]"``.
+
+    Example:
+        >>> one, two = (Metadata(guarantee=(kind,)) for kind in ("global", "pointwise"))
+        >>> runs = [Outcomes(name, [0], [1], [1], [0.5], metadata=kind) for name, kind in (("a", one), ("b", two))]
+        >>> markers(subjects(runs))
+        [' [global]', ' [pointwise]']
+    """
+    found = []
+    differing = [what for what in _RECORDED if len({each.text(what) for each in shown}) > 1]
+    for each in shown:
+        words = []
+        for what in _RECORDED:
+            text = each.text(what)
+            special = what == "guarantee" and text not in (Guarantee.GLOBAL.value, "unknown")
+            if (what in differing or special) and text != "unknown" and what != "norm":
+                words.append(text)
+        words += ["unknown"] if set(differing) & set(each.unknown) and "unknown" not in "+".join(words) else []
+        found.append(f" [{', '.join(words)}]" if words else "")
+    return found
+
+
+def notes(shown: Sequence[Subject], *, ranked: bool = False) -> list[str]:
+    """The sentences below a table or about a picture.
+
+    Args:
+        shown: The lines.
+        ranked: Whether best and runner-up are marked.
+
+    Returns:
+        What all lines share, what the markers mean, what is unknown, which runs are mixed, how many false statements
+        are to be expected, and what was chosen afterwards.
+    """
+    return [
+        *_shared(shown),
+        *_unknown(shown),
+        *_meanings(shown),
+        *(
+            ["Best and runner-up are found among runs of the same norm and guarantee only."]
+            if ranked and len({each.rank for each in shown}) > 1
+            else []
+        ),
+        *_mixed(shown),
+        *expected_errors(shown),
+        *chosen([run for each in shown for run in each.runs]),
+    ]
+
+
+def _shared(shown: Sequence[Subject]) -> list[str]:
+    parts = []
+    for what in _RECORDED:
+        texts = {each.text(what) for each in shown}
+        if len(texts) == 1 and "unknown" not in texts:
+            parts.append(f"{what} {texts.pop()}")
+    return [_sentence(", ".join(parts))] if parts else []
+
+
+def _unknown(shown: Sequence[Subject]) -> list[str]:
+    """Say what is unknown of which lines, lines with the same gaps together."""
+    by_gap: dict[str, list[str]] = {}
+    for each in shown:
+        if each.unknown:
+            by_gap.setdefault(_listed(each.unknown), []).append(each.name)
+    known = {each.norm for each in shown} - {None}
+    sentences = []
+    for gap, names in by_gap.items():
+        of = "" if len(names) == len(shown) else f" of {name_list(names)}"
+        sentence = f"{gap}{of} unknown (not recorded)"
+        if gap.startswith("norm") and known:
+            sentence += f"; shown as if in {NORM_TEXT[known.copy().pop()]}"
+        sentences.append(_sentence(sentence))
+    return sentences
+
+
+def _meanings(shown: Sequence[Subject]) -> list[str]:
+    present = {kind for each in shown for kind in each.metadata.guarantee}
+    return [_sentence(f"{kind}: {meaning}") for kind, meaning in COVERED.items() if kind in present]
+
+
+def _mixed(shown: Sequence[Subject]) -> list[str]:
+    """Runs whose rows were not all made in the same way."""
+    sentences = []
+    for run in dict.fromkeys(run for each in shown for run in each.runs):
+        for what, plural in (
+            ("guarantee", "guarantees"),
+            ("arithmetic", "kinds of arithmetic"),
+            ("runtime", "runtimes"),
+            ("model", "classifiers"),
+            ("seed", "seeds"),
+        ):
+            if len(getattr(run.metadata, what)) > 1:
+                sentences.append(f"{run.name} holds rows of several {plural}: {run.metadata.text(what)}.")
+    return sentences
+
+
+def expected_errors(shown: Sequence[Subject]) -> list[str]:
+    """How many statements may be false: at most the sum of alpha over all inputs, in expectation over the noise.
+
+    Each input yields one statement, whether it is certified or not, and each is false with probability at most its
+    alpha. By the union bound, none is false with probability at least one minus the sum.
+
+    Args:
+        shown: The lines; runs with the same numbers share a sentence.
+
+    Returns:
+        The sentences.
+
+    Example:
+        >>> run = Outcomes("run", range(500), [1] * 500, [1] * 500, [0.5] * 500, alpha=0.001)
+        >>> print(*expected_errors(subjects([run])))
+        Of the 500 statements at most 0.5 are expected to be false (alpha = 0.001 per input); all hold together with \
+probability at least 0.5.
+    """
+    by_text: dict[str, list[str]] = {}
+    for each in shown:
+        for name, runs in [(each.name, each.runs)] if each.pooled else [(run.name, (run,)) for run in each.runs]:
+            by_text.setdefault(_errors(runs), []).append(name)
+    if len(by_text) > 1:
+        return [f"{name_list(names)}: {text}" for text, names in by_text.items()]
+    each_one = f"for each {'method' if shown[0].pooled else 'run'}, "
+    return [_capital(each_one + text if len(names) > 1 else text) for text, names in by_text.items()]
+
+
+def _errors(runs: Sequence[Outcomes]) -> str:
+    total = expected_false(runs)
+    if total is None:
+        return "the expected number of false statements is unknown (alpha not recorded)."
+    alphas, count = _alphas(runs), sum(map(len, runs))
+    level = f"alpha = {max(alphas):g} per input" if len(alphas) == 1 else f"alpha up to {max(alphas):g} per input"
+    if count == 1:
+        return f"of 1 statement at most {upwards(total)} is expected to be false ({level})."
+    sentence = f"of the {count:,} statements at most {upwards(total)} are expected to be false ({level})"
+    if total < 1:
+        sentence += f"; all hold together with probability at least {1 - Decimal(upwards(total))}"
+    return sentence + "."
+
+
+def expected_false(runs: Sequence[Outcomes]) -> Fraction | None:
+    """The largest expected number of false statements of runs: the sum of alpha; None where one is unknown."""
+    if any(run.alpha is None for run in runs):
+        return None
+    # The shortest decimal text of a float is what was asked for: 0.001, not 0.001000000000000000020816….
+    return sum((Fraction(repr(value)) * count for value, count in _alphas(runs).items()), Fraction(0))
+
+
+def _alphas(runs: Sequence[Outcomes]) -> Counter[float]:
+    return Counter(value for run in runs if run.alpha is not None for value in run.alpha.tolist())
+
+
+def upwards(value: Fraction, digits: int = 3) -> str:
+    """A number above 0 with some significant digits, rounded up: an upper bound stays one.
+
+    Example:
+        >>> upwards(Fraction(1, 3)), upwards(Fraction(1, 2)), upwards(Fraction(12345))
+        ('0.334', '0.5', '12400')
+    """
+    exponent = math.floor(math.log10(float(value))) - digits + 1
+    scaled = Fraction(10) ** -exponent * value
+    whole = -(-scaled.numerator // scaled.denominator)
+    return f"{Decimal(whole).scaleb(exponent).normalize():f}"
+
+
+def chosen(runs: Sequence[Outcomes]) -> list[str]:
+    """The warning about settings that were chosen after the votes were drawn; nothing where none were."""
+    settings = list(dict.fromkeys(text for run in runs for text in run.metadata.chosen))
+    return [f"{' and '.join(settings)} chosen from stored votes: {CHOSEN}."] if settings else []
+
+
+def csv_columns(shown: Sequence[Subject]) -> tuple[list[str], list[list[str]]]:
+    """What is known of each line, for CSV, which has neither markers nor notes.
+
+    Returns:
+        Headings, and a list of texts for each line: norm, guarantee, arithmetic, runtime, model, seed, alpha and the
+        expected number of false statements, empty where unknown. No columns where nothing is known of any line.
+    """
+    if not any(each.metadata.known or each.norm or run.alpha is not None for each in shown for run in each.runs):
+        return [], [[] for _ in shown]
+    found = []
+    for each in shown:
+        values = [each.norm.value if each.norm else "unknown"]
+        values += [each.metadata.text(what, short=False) for what in ("guarantee", "arithmetic", "runtime", "model")]
+        values.append(each.metadata.text("seed"))
+        totals = [expected_false([run]) for run in each.runs]
+        known = [total for total in totals if total is not None]
+        complete = len(known) == len(totals)
+        values.append("+".join(f"{value:g}" for value in sorted(_alphas(each.runs))) if complete else "unknown")
+        values.append(upwards(max(known)) if complete else "unknown")
+        found.append(["" if value == "unknown" else value for value in values])
+    headings = ["norm", "guarantee", "arithmetic", "runtime", "model", "seed", "alpha", "expected false"]
+    return headings, found
+
+
+def name_list(names: Sequence[str]) -> str:
+    """Names in a sentence, the first few of many."""
+    rest = len(names) - _MOST_NAMES
+    return _listed(names) if rest <= 0 else f"{', '.join(names[:_MOST_NAMES])} and {rest} more"
+
+
+def _listed(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def _sentence(text: str) -> str:
+    return f"{_capital(text)}."
+
+
+def _capital(text: str) -> str:
+    return text[0].upper() + text[1:]

@@ -1,0 +1,171 @@
+"""Every change that could change an answer changes the identity of a model, and nothing else does."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import subprocess
+import sys
+import textwrap
+import types
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from smoothcert.classifiers.identity import leads_outside, model_identity, modules_in, modules_reached
+
+SCALE = 1.0
+
+
+class Net(nn.Module):
+    """Something of everything that a model may depend on."""
+
+    limit = 3
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+        self.register_buffer("mean", torch.zeros(3))
+        self.register_buffer("hidden", torch.zeros(3), persistent=False)
+        self.threshold = 0.5
+        self.constant = torch.ones(3)
+        self.table = np.arange(4)
+        self.options = {"scales": [1, 2, (3, 4)]}
+        self.activation = torch.relu
+
+    def forward(self, x):
+        return self.layer(self.activation(x - self.mean) * SCALE) * self.threshold
+
+
+def _other_forward(self, x):
+    return -self.layer(x)
+
+
+CHANGES = {
+    "weight": lambda net: net.layer.weight.data.add_(1e-7),
+    "buffer": lambda net: net.mean.data.add_(1),
+    "buffer that is not saved": lambda net: net.hidden.add_(1),
+    "plain number": lambda net: setattr(net, "threshold", 0.8),
+    "plain tensor": lambda net: net.constant.mul_(2),
+    "array": lambda net: net.table.__setitem__(2, 7),
+    "value in a container": lambda net: net.options["scales"].append(5),
+    "function": lambda net: setattr(net, "activation", torch.tanh),
+    "method of the object": lambda net: setattr(net, "forward", types.MethodType(_other_forward, net)),
+    "layer": lambda net: setattr(net, "layer", nn.Linear(3, 2, bias=False)),
+    "setting of a layer": lambda net: setattr(net.layer, "in_features", 4),
+    "hook": lambda net: net.layer.register_forward_hook(lambda module, given, output: -output),
+    "attribute": lambda net: setattr(net, "more", None),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_every_change_is_noticed(change):
+    net = Net()
+    before = model_identity(net)
+    assert model_identity(net) == before
+    CHANGES[change](net)
+    assert model_identity(net) != before
+
+
+def test_a_copy_in_another_mode_is_the_same_model():
+    net = Net()
+    other = copy.deepcopy(net).eval()
+    for weight in other.parameters():
+        weight.requires_grad_(False)
+    assert model_identity(other) == model_identity(net)
+
+
+def test_the_code_of_a_class_and_its_attributes_count(monkeypatch):
+    net = Net()
+    before = model_identity(net)
+    monkeypatch.setattr(Net, "limit", 4)
+    limited = model_identity(net)
+    monkeypatch.setattr(Net, "forward", _other_forward)
+    assert len({identity["code"] for identity in (before, limited, model_identity(net))}) == 3
+    assert limited["sha256"] == before["sha256"]
+
+
+def test_global_values_count_that_the_code_names(monkeypatch):
+    net = Net()
+    before = model_identity(net)
+    monkeypatch.setitem(globals(), "SCALE", 2.0)
+    assert model_identity(net) != before
+    monkeypatch.setitem(globals(), "SCALE", 1.0)
+    monkeypatch.setitem(globals(), "UNUSED", 1)
+    assert model_identity(net) == before
+
+
+def test_functions_are_told_apart_by_what_they_do_and_close_over():
+    def scaled(factor):
+        return lambda x: x * factor
+
+    bias = torch.zeros(2)
+    functions = [
+        lambda x: x,
+        lambda x: -x,
+        scaled(1.0),
+        scaled(2.0),
+        functools.partial(scaled(1.0)),
+        nn.Linear(2, 2).forward,
+        lambda x, shift=1: x + shift,
+        lambda x, shift=2: x + shift,
+        lambda x: x + bias,
+    ]
+    assert len({model_identity(function)["code"] for function in functions}) == len(functions)
+    before = model_identity(functions[-1])
+    bias.add_(1)
+    assert model_identity(functions[-1]) != before
+    assert model_identity(scaled(3.0)) == model_identity(scaled(3.0))
+
+
+def test_an_object_within_itself_has_an_identity():
+    net = Net()
+    net.layer.owner = [net]
+    assert model_identity(net) == model_identity(net)
+
+
+def test_the_identity_is_the_same_in_another_process(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        textwrap.dedent(
+            """
+            import torch
+            from smoothcert.classifiers.identity import model_identity
+
+            class Mine(torch.nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.names = {"b", "a", "c"}
+                    self.scale = 0.3
+
+                def forward(self, x):
+                    return x * self.scale if "a" in {"a", "x", "y"} else x
+
+            print(model_identity(Mine())["code"])
+            """
+        )
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "mine.py"], cwd=tmp_path, env={"PYTHONHASHSEED": seed}, capture_output=True, check=True
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(found) == 1
+
+
+def test_what_a_copy_would_share_is_found():
+    net, kept = nn.Linear(2, 2), {}
+    assert not leads_outside(Net())
+    assert leads_outside(lambda x: net(x))
+    assert modules_reached(lambda x: net(x)) == [net]
+    hooked = Net()
+    hooked.layer.register_forward_hook(lambda module, given, output: kept.update(output=output))
+    assert leads_outside(hooked)
+
+
+def test_modules_are_found_wherever_an_object_keeps_them():
+    net = Net()
+    net.options["branch"] = [nn.BatchNorm1d(3), (nn.Dropout(),)]
+    assert {type(module) for module in modules_in(net)} == {Net, nn.Linear, nn.BatchNorm1d, nn.Dropout}
