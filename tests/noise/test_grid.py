@@ -76,7 +76,8 @@ def test_every_uniform_threshold_is_an_exact_rational(lam, grid):
     "found", [gaussian_thresholds(0.5, 255), gaussian_thresholds(0.3, 1), uniform_thresholds(0.3, 255)]
 )
 def test_the_table_settles_a_cell_only_if_all_its_words_mean_the_same(found):
-    cells, bounds, values = StepTable(found)._arrays
+    table = StepTable(found)
+    cells, bounds, values = table.arrays
     lower, upper = found.lower.tolist(), found.upper.tolist()
 
     def meaning(word: int) -> float | None:
@@ -88,11 +89,11 @@ def test_the_table_settles_a_cell_only_if_all_its_words_mean_the_same(found):
 
     for cell, step in enumerate(cells.tolist()):
         first, last = (meaning((cell + more << BITS - 16) - more) for more in (0, 1))
-        assert (step != step) == (first is None or first != last)
-        assert step != step or step == first
+        assert (step == table.none) == (first is None or first != last)
+        assert step in (table.none, first)
     words = sorted({w + d for w in lower + upper for d in (-1, 0, 1) if 0 <= w + d < WHOLE})
     found_steps = values[np.searchsorted(bounds, words, side="right")].tolist()
-    assert [None if step != step else step for step in found_steps] == [meaning(word) for word in words]
+    assert [None if step == table.none else step for step in found_steps] == [meaning(word) for word in words]
 
 
 @pytest.mark.parametrize(
@@ -231,10 +232,9 @@ def test_draws_beyond_the_last_threshold_are_invalid():
     whole = gaussian_thresholds(0.5, 255)
     middle = slice(whole.reach - 100, whole.reach + 102)  # z from −100 to 100
     table = StepTable(Thresholds(whole.lower[middle], whole.upper[middle], 100))
-    out = torch.empty(200_000)
-    invalid = table.draw(out, torch.Generator().manual_seed(1))
-    assert sorted(out.nan_to_num(0).unique().tolist()) == list(range(-100, 101))
-    assert out.isnan().nonzero()[:, 0].tolist() == invalid.tolist()
+    out, invalid = table.draw(200_000, torch.device("cpu"), torch.Generator().manual_seed(1))
+    assert sorted(out.unique().tolist()) == [table.none, *range(-100, 101)]
+    assert (out == table.none).nonzero()[:, 0].tolist() == invalid.tolist()
     assert stats.binomtest(len(invalid), len(out), 2 * stats.norm.sf(100.5 / 127.5)).pvalue > 1e-4
 
 

@@ -45,62 +45,70 @@ class StepTable:
     """
 
     def __init__(self, thresholds: Thresholds) -> None:
+        kind = np.int16 if thresholds.reach < 1 << 15 else np.int32
+        self.none = int(np.iinfo(kind).min)
         # Lower and upper bounds take turns, so that a word has passed an even number of them or is inside a pair.
         bounds = np.stack([thresholds.lower, thresholds.upper], axis=1).reshape(-1)
-        values = np.full(len(bounds) + 1, np.nan, np.float32)
+        values = np.full(len(bounds) + 1, self.none, kind)
         values[2:-1:2] = np.arange(-thresholds.reach, thresholds.reach + 1)
         cells = np.arange(1 << _CELL_BITS, dtype=np.int64) << _REST_BITS
         first, last = (np.searchsorted(bounds, cells + more, side="right") for more in (0, (1 << _REST_BITS) - 1))
-        self._arrays = (np.where(first == last, values[first], np.float32(np.nan)), bounds, values)
+        self.arrays = (np.where(first == last, values[first], kind(self.none)), bounds, values)
         self._tensors: dict[torch.device, list[Tensor]] = {}
 
-    def draw(self, out: Tensor, generator: Generator | None) -> Tensor | None:
+    def draw(self, count: int, device: torch.device, generator: Generator | None) -> tuple[Tensor, Tensor | None]:
         """Draw steps.
 
         Args:
-            out: A flat float32 tensor to overwrite with them; NaN where the draw is invalid.
-            generator: The source of randomness, on the device of ``out``.
+            count: How many.
+            device: Where.
+            generator: The source of randomness, on that device.
 
         Returns:
-            The places of the invalid draws; None without any.
+            The steps, ``none`` where the draw is invalid, in memory that the thread's next draw uses again; and the
+            places of the invalid ones, None without any.
         """
-        if out.device not in self._tensors:
+        if device not in self._tensors:
             with torch.inference_mode(False):
-                self._tensors[out.device] = [torch.from_numpy(array).to(out.device) for array in self._arrays]
-        settled, bounds, values = self._tensors[out.device]
-        words, cells = _scratch(len(out), out.device)
+                self._tensors[device] = [torch.from_numpy(array).to(device) for array in self.arrays]
+        settled, bounds, values = self._tensors[device]
+        words, cells, steps = _scratch(count, device, settled.dtype)
         words.random_(-(2**63), None, generator=generator)  # four times 16 bits
-        cells.copy_(words.view(torch.uint16)[: len(out)])
-        torch.index_select(settled, 0, cells, out=out)
-        unsettled = _nan_places(out)
+        cells.copy_(words.view(torch.uint16)[:count])
+        torch.index_select(settled, 0, cells, out=steps)
+        unsettled = _places(steps, self.none)
         full = torch.empty_like(unsettled).random_(0, 1 << _REST_BITS, generator=generator)
         full.add_(cells.index_select(0, unsettled), alpha=1 << _REST_BITS)
         found = values.index_select(0, torch.searchsorted(bounds, full, right=True))
-        out.index_copy_(0, unsettled, found)
-        return unsettled[_nan_places(found)] if math.isnan(found.sum()) else None
+        steps.index_copy_(0, unsettled, found)
+        failed = len(found) > 0 and int(found.min()) == self.none
+        return steps, unsettled[_places(found, self.none)] if failed else None
 
 
 class _Scratch(threading.local):
     """Memory for the draws of a thread: to ask the system for it again and again takes longer than the draws."""
 
     def __init__(self) -> None:
-        self._kept: dict[torch.device, tuple[Tensor, Tensor]] = {}
+        self._kept: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor, Tensor]] = {}
 
-    def __call__(self, count: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        if device not in self._kept or len(self._kept[device][1]) != count:
+    def __call__(self, count: int, device: torch.device, kind: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+        kept = self._kept.get((device, kind))
+        if kept is None or len(kept[1]) != count:
             with torch.inference_mode(False):  # so that it can be used in that mode and out of it
                 words = torch.empty(-(-count // 4), dtype=torch.int64, device=device)
-                self._kept[device] = words, torch.empty(count, dtype=torch.int32, device=device)
-        return self._kept[device]
+                cells, steps = (torch.empty(count, dtype=dtype, device=device) for dtype in (torch.int32, kind))
+            kept = self._kept[device, kind] = words, cells, steps
+        return kept
 
 
 _scratch = _Scratch()
 
 
-def _nan_places(values: Tensor) -> Tensor:
+def _places(values: Tensor, value: int) -> Tensor:
+    """Where a tensor has a value."""
     if values.device.type == "cpu":  # where NumPy is several times as fast
-        return torch.from_numpy(np.flatnonzero(np.isnan(values.numpy())))
-    return values.isnan().nonzero()[:, 0]
+        return torch.from_numpy(np.flatnonzero(values.numpy() == value))
+    return (values == value).nonzero()[:, 0]
 
 
 @lru_cache(maxsize=32)
@@ -136,14 +144,13 @@ class GridNoise(Noise):
     def sample(self, x: Tensor, out: Tensor, generator: Generator | None = None) -> Tensor:
         if self.grid is None:
             return self._sample(x, out, generator)
-        single = out.dtype == torch.float32
-        steps = out if single else torch.empty_like(out, dtype=torch.float32)
-        invalid = self._steps.draw(steps.view(-1), generator)
-        wide = steps if single else steps.to(torch.promote_types(out.dtype, torch.float32))
-        start = x.detach().to(wide.dtype).mul(self.grid).round_()  # right up to _FARTHEST, rounding included
+        steps, invalid = self._steps.draw(out.numel(), out.device, generator)
+        kind = out.dtype if out.dtype.itemsize >= 4 else torch.float32
+        wide = out if out.dtype == kind else torch.empty_like(out, dtype=kind)
+        start = x.detach().to(kind).mul(self.grid).round_()  # right up to _FARTHEST, rounding included
         # Here k and z are exact, so that their rounded sum and the copy are functions of the integer k + z alone.
-        wide.add_(start).div_(self.grid)
-        if not single:
+        wide.copy_(steps.view(out.shape)).add_(start).div_(self.grid)
+        if wide is not out:
             out.copy_(wide)
         if invalid is not None:
             out[invalid // out[0].numel()] = torch.nan
