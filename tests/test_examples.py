@@ -33,6 +33,7 @@ PAGES = [
                 "router",
                 "corruptions",
                 "report",
+                "doctor",
             )
         ),
     )

@@ -46,7 +46,7 @@ def test_findings_as_json(run, folder):
     assert code == 0  # a warning is not an error
     assert found["noise"] == {
         "level": "warning",
-        "detail": "The model was trained with Gaussian(sigma=0.25), but Gaussian(sigma=0.12) is planned.",
+        "detail": "The model was trained with Gaussian(sigma=0.25), but Gaussian(sigma=0.12, grid=256) is planned.",
         "advice": "Certify with the noise of the training, or train for the planned one.",
     }
     assert {finding["level"] for title, finding in found.items() if title != "noise"} == {"info"}

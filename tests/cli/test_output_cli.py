@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -45,7 +46,7 @@ def finished(checkpoint, tmp_path_factory):
     [
         (("table", "{run}", "--format", "csv"), "name,acr,"),
         (("compare", "{run}", "{run}"), "No difference in ACR"),
-        (("export", "{run}"), "idx\tlabel\tpredict\tradius\tcorrect\ttime\n"),
+        (("export", "{run}"), "idx\tlabel\tpredict\tradius\tcorrect\ttime\t"),
         (("report", "{run}", "--no-images"), "<!DOCTYPE html>"),
     ],
 )
@@ -132,5 +133,6 @@ def test_processes_end_with_their_exit_code(checkpoint, finished, tmp_path):
         (*again, "--n", 600): 1,
         ("table", finished, "--radii", "nonsense"): 2,
     }
-    codes = {command: start(*command).returncode for command in expected}
-    assert codes == expected
+    with ThreadPoolExecutor(3) as pool:
+        done = list(pool.map(lambda command: start(*command), expected))
+    assert {command: each.returncode for command, each in zip(expected, done, strict=True)} == expected

@@ -197,6 +197,9 @@ def test_other_noise_than_in_training_is_found(healthy):
     assert found.level is Level.WARNING
     assert found.detail == "The model was trained with Gaussian(sigma=0.25), but Gaussian(sigma=0.12) is planned."
     assert look(healthy)["noise"].level is Level.INFO
+    exact = Smoothed(healthy, Gaussian(SIGMA, grid=255))
+    found = examine(exact, [((255 * x).round() / 255, y) for x, y in TEST], QUICK, trained=Gaussian(SIGMA), seconds=10)
+    assert [finding for finding in found if finding.level is not Level.INFO] == []
 
 
 def test_noise_that_the_model_cannot_bear_is_found(healthy):

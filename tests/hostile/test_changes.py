@@ -141,4 +141,4 @@ def test_a_function_that_another_thread_changes_while_it_is_asked():
         else:
             right = [right_answer("small-batches", reference, question) for reference in (HalfSpace, Moved)]
             assert "" in [differences(answer, one) for one in right]
-    assert calls >= 60
+            assert calls >= 60

@@ -25,6 +25,11 @@ def checkpoint(tmp_path_factory):
     return path
 
 
+def left(folder):
+    """What is in a folder, but for an empty ``runs``."""
+    return [path for path in folder.rglob("*") if path != folder / "runs"]
+
+
 @pytest.fixture
 def certify(run, checkpoint, tmp_path, monkeypatch):
     """Certify two digits with more options; gives exit code, stdout and stderr."""
@@ -66,9 +71,9 @@ WRONG = {
 @pytest.mark.parametrize(("options", "match"), WRONG.values(), ids=WRONG)
 def test_wrong_options_leave_nothing(certify, tmp_path, options, match):
     code, out, err = certify("--run", "runs/mine", *options)
-    assert (code, out, err.count("\n")) == (2, "", 1), err
-    assert match in err
-    assert list(tmp_path.iterdir()) == []
+    assert (code, out) == (2, ""), err
+    assert match in err.splitlines()[-1]
+    assert left(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -79,14 +84,14 @@ def test_wrong_options_leave_nothing(certify, tmp_path, options, match):
 def test_the_corrected_command_works(certify, tmp_path, monkeypatch, options):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)  # as if it was not installed
     assert certify("--n", 100, "--run", "runs/mine", *options)[0] == 2
-    assert list(tmp_path.iterdir()) == []
+    assert left(tmp_path) == []
     code, _, err = certify("--n", 100, "--run", "runs/mine")
     assert code == 0, err
 
 
 def test_a_default_folder_is_not_made_either(certify, tmp_path):
     assert certify("--precision", "bf16")[0] == 2
-    assert list(tmp_path.iterdir()) == []
+    assert left(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -101,7 +106,7 @@ def test_a_package_that_is_missing_leaves_nothing(certify, tmp_path, monkeypatch
     code, out, err = certify("--n", 100, "--run", "runs/mine", *options)
     assert (code, out) == (2, "")
     assert match in err
-    assert list(tmp_path.iterdir()) == []
+    assert left(tmp_path) == []
 
 
 def test_data_that_does_not_fit_leaves_nothing(certify, tmp_path):
@@ -115,9 +120,9 @@ def test_data_that_does_not_fit_leaves_nothing(certify, tmp_path):
         code, out, err = certify("--n", 100, "--run", "runs/mine", data_name=f"{name}.npz")
         assert code in (1, 2), name
         assert (out, match in err) == ("", True), err
-        assert not (tmp_path / "runs").exists(), name
+        assert not (tmp_path / "runs" / "mine").exists(), name
     assert certify("--n", 100, "--run", "runs/mine", data_name="missing.npz")[0] != 0
-    assert not (tmp_path / "runs").exists()
+    assert not (tmp_path / "runs" / "mine").exists()
 
 
 def test_a_memory_that_is_none_leaves_nothing(certify, tmp_path):
@@ -125,7 +130,7 @@ def test_a_memory_that_is_none_leaves_nothing(certify, tmp_path):
     code, out, _ = certify("--sigma-steps", 2, "--memory", "balls", "--n", 100, "--run", "runs/mine")
     assert code in (1, 2)
     assert out == ""
-    assert [file.name for file in tmp_path.iterdir() if "runs" in file.name] == []
+    assert not (tmp_path / "runs" / "mine").exists()
 
 
 class OneByOne(nn.Module):
@@ -149,7 +154,7 @@ def test_a_model_that_takes_no_batches_leaves_nothing(tmp_path, model):
     smoothed = Smoothed(model, Gaussian(0.25))
     with pytest.raises(UsageError, match="batch"):
         certify_dataset(smoothed, DATA, Cohen(n=30_000), run=tmp_path / "run", stop=2, progress=False)
-    assert list(tmp_path.iterdir()) == []
+    assert left(tmp_path) == []
 
 
 def test_a_runtime_that_cannot_run_the_model_leaves_nothing(tmp_path, monkeypatch):
@@ -161,5 +166,5 @@ def test_a_runtime_that_cannot_run_the_model_leaves_nothing(tmp_path, monkeypatc
     options = {"run": tmp_path / "run", "stop": 2, "progress": False}
     with pytest.raises(SmoothcertError, match=r"the onnx runtime cannot run this model \(no such operator\)"):
         certify_dataset(Smoothed(model, Gaussian(0.25), runtime="onnx"), DATA, Cohen(n=100), **options)
-    assert list(tmp_path.iterdir()) == []
+    assert left(tmp_path) == []
     certify_dataset(Smoothed(model, Gaussian(0.25)), DATA, Cohen(n=100), **options)

@@ -17,10 +17,11 @@ from smoothcert import models
 from smoothcert.cli.certify import move_models
 from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, InputOptions, load_smoothed, trained_noise
 from smoothcert.cli.options import grouped
-from smoothcert.cli.procedures import NoiseOptions, ProcedureOptions
+from smoothcert.cli.procedures import DrawnNoiseOptions, ProcedureOptions
 from smoothcert.doctor import Finding, Level, examine
 from smoothcert.doctor.examine import STEPS
 from smoothcert.noise import Noise
+from smoothcert.store.certification import select
 from smoothcert.types import UsageError, unknown_name
 
 _STYLES = {Level.INFO: ("ok", "green"), Level.WARNING: ("warning", "yellow"), Level.ERROR: ("ERROR", "bold red")}
@@ -30,7 +31,7 @@ _FORMATS = ("table", "json")
 @grouped
 def doctor(
     about: DataOptions,
-    noise: NoiseOptions,
+    noise: DrawnNoiseOptions,
     how: ProcedureOptions,
     inputs: InputOptions,
     classifier: ClassifierOptions,
@@ -58,8 +59,10 @@ def doctor(
     if format not in _FORMATS:
         raise unknown_name("format", format, _FORMATS)
     chosen, procedure = noise.build(), how.build()
-    smoothed, dataset, _ = load_smoothed(classifier, about, chosen)
+    smoothed, dataset, _ = load_smoothed(classifier, about, chosen, exact=noise.exact)
     move_models(procedure, smoothed)
+    selected = select(len(dataset), every=inputs.every, start=inputs.start, stop=inputs.stop)
+    procedure, _ = how.share(procedure, len(selected))
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:

@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -114,7 +115,7 @@ def check_training(noise: Noise, trained: Noise | None) -> Finding:
         return Finding(
             Level.INFO, "noise", f"The model does not say which noise it was trained with; planned: {noise}."
         )
-    if trained.config() == noise.config():
+    if _distribution(trained) == _distribution(noise):
         return Finding(Level.INFO, "noise", f"The planned noise is that of the training: {noise}.")
     return Finding(
         Level.WARNING,
@@ -122,6 +123,11 @@ def check_training(noise: Noise, trained: Noise | None) -> Finding:
         f"The model was trained with {trained}, but {noise} is planned.",
         "Certify with the noise of the training, or train for the planned one.",
     )
+
+
+def _distribution(noise: Noise) -> dict[str, Any]:
+    """What decides the noise but for how exactly it is drawn, which makes no difference to training."""
+    return {key: value for key, value in noise.config().items() if key != "grid"}
 
 
 def check_noisy_accuracy(trial: Trial, clean: float, noise: Noise) -> Iterator[Finding]:
@@ -170,10 +176,10 @@ def check_forecast(trial: Trial, procedure: Procedure, noise: Noise, dimension: 
             for n in (procedure.n // 10, procedure.n, 10 * procedure.n)
             if 100 <= n <= 10_000_000
         }
-        shares = ", ".join(f"{share:.0%} at n = {n:,}" for n, share in others.items())
-        said = f"Inputs without a certificate (abstentions), by forecast: {shares or f'{missed:.0%}'}"
+        shares = ", ".join(f"{_share(share)} at n = {n:,}" for n, share in others.items())
+        said = f"Inputs without a certificate (abstentions), by forecast: {shares or _share(missed)}"
     else:
-        said = f"{missed:.0%} of inputs will not be certified at radius {radius:g}, by forecast"
+        said = f"{_share(missed).capitalize()} of inputs will not be certified at radius {radius:g}, by forecast"
     said += f" ({trial.copies} copies of {len(trial.y)} inputs)."
     if missed >= _MANY:
         yield Finding(
@@ -184,6 +190,10 @@ def check_forecast(trial: Trial, procedure: Procedure, noise: Noise, dimension: 
         )
     else:
         yield Finding(Level.INFO, "forecast", said)
+
+
+def _share(value: float) -> str:
+    return "under 1%" if value < 0.01 else f"{value:.0%}"
 
 
 def samples_per_input(trial: Trial | None, procedure: Procedure, noise: Noise, dimension: int) -> float:
