@@ -102,7 +102,7 @@ class Bench:
                 prepare()
             with warnings.catch_warnings(record=True) as said:
                 warnings.simplefilter("always", UserWarning)
-                options: dict[str, Any] = {"stop": INPUTS, "progress": False, "cluster": self.cluster}
+                options: dict[str, Any] = {"stop": INPUTS, "seed": 0, "progress": False, "cluster": self.cluster}
                 done = certify_dataset(self.smoothed, self.dataset, Cohen(n=300), run=folder, **options)
             answer["said"] = [str(warning.message) for warning in said if "pending.jsonl" in str(warning.message)]
             rows = [{key: value for key, value in row.items() if key != "seconds"} for row in done.rows()]

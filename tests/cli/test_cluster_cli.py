@@ -26,7 +26,7 @@ def checkpoint(tmp_path_factory):
 
 
 def command(checkpoint, run, *more) -> list[str]:
-    given = ["certify", checkpoint, "--data", "digits", "--n", 4000, "--stop", 200, "--run", run]
+    given = ["certify", checkpoint, "--data", "digits", "--n", 4000, "--stop", 200, "--seed", 0, "--run", run]
     how = ["--runtime", "eager", "--batch-size", 200]
     return [sys.executable, "-m", "smoothcert", *map(str, [*given, *how, *more])]
 

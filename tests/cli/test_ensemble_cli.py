@@ -44,8 +44,8 @@ def counts_of(model, index=0, n=200):
     ],
 )
 def test_models_named_together_certify_as_one(run, members, tmp_path, options, make):
-    common = ["--data", "digits", "--n", 200, "--every", 50, "--runtime", "eager", "--run", tmp_path / "run"]
-    code, out, err = run("certify", *members, *common, *options)
+    common = ["--data", "digits", "--n", 200, "--every", 50, "--seed", 0, "--runtime", "eager"]
+    code, out, err = run("certify", *members, *common, *options, "--run", tmp_path / "run")
     assert code == 0, err
     rows = load_run(tmp_path / "run").rows()
     assert rows[0]["counts"] == counts_of(make([models.load_model(path) for path in members]))
@@ -80,8 +80,8 @@ def test_a_denoiser_goes_in_front_of_the_model(run, members, tmp_path):
     denoiser = models.build_denoiser("dncnn-small")
     path = tmp_path / "denoiser.safetensors"
     save_checkpoint(path, denoiser, CheckpointInfo.of("dncnn-small", sigma=0.25))
-    common = ["--data", "digits", "--n", 200, "--stop", 1, "--runtime", "eager", "--run", tmp_path / "run"]
-    code, _, err = run("certify", members[0], "--denoiser", path, *common)
+    common = ["--data", "digits", "--n", 200, "--stop", 1, "--seed", 0, "--runtime", "eager"]
+    code, _, err = run("certify", members[0], "--denoiser", path, *common, "--run", tmp_path / "run")
     assert code == 0, err
     model = Denoised(models.load_model(members[0]), models.load_denoiser(path))
     assert load_run(tmp_path / "run").rows()[0]["counts"] == counts_of(model)

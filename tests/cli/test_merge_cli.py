@@ -23,7 +23,7 @@ def checkpoint(tmp_path_factory):
 @pytest.fixture
 def certify(run, checkpoint):
     def call(*options):
-        return run("certify", checkpoint, "--data", "digits", "--n", 200, "--every", 60, *options)
+        return run("certify", checkpoint, "--data", "digits", "--n", 200, "--every", 60, "--seed", 0, *options)
 
     return call
 
