@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+import random
+import secrets
 import sys
 from pathlib import Path
 
@@ -47,6 +49,12 @@ class ExactLogits(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return (x > 0.5).sum(dim=(1, 2)).float()
+
+
+@pytest.fixture(autouse=True)
+def repeatable_seeds(request, monkeypatch):
+    """Fresh seeds differ within a test and between tests, but not from one run of the tests to the next."""
+    monkeypatch.setattr(secrets, "randbits", random.Random(request.node.nodeid).getrandbits)
 
 
 @pytest.fixture

@@ -94,10 +94,12 @@ def test_the_users_module_is_left_as_it_was_when_a_copy_of_it_fails(forwards):
             return x
 
     model = Fails().train()
-    with pytest.raises(RuntimeError, match="out of memory"):
+    with pytest.raises(
+        UsageError, match=r"batches of 4000 .*\(out of memory\).* give a batch_size that the model can take"
+    ):
         Smoothed(model, Gaussian(0.5)).certify(X, Cohen(n=100))
     assert model.training
-    assert max(forwards.batches(Fails)) == 100
+    assert max(forwards.batches(Fails)) == 4000
     assert model not in forwards.modules
 
 
@@ -132,10 +134,10 @@ def test_a_declared_range_is_the_one_checked(half_space):
     [
         (lambda x: x.sum(1), None, r"must map a batch of 1 inputs .* but gave \(1,\)"),
         (lambda x: x.unsqueeze(2), None, r"gave \(1, 2, 1\)"),
-        (lambda x: x[:1], None, r"must map a batch of 2 inputs .* but gave \(1, 2\)"),
+        (lambda x: x[:1], None, r"must map a batch of 3 inputs .* but gave \(1, 2\)"),
         (lambda x: x[:, :1], None, r"gave \(1, 1\)"),
         (lambda x: [x, x], None, "gave list"),
-        (lambda x: x.reshape(1, 2), None, r"a batch of shape \(2, 2\) .* a model that takes batches of any size"),
+        (lambda x: x.reshape(1, 2), None, r"a batch of shape \(3, 2\) .* a model that takes batches of any size"),
         (lambda x: x, 10, "gives 2 classes, not num_classes=10"),
         (torch.nn.Conv2d(1, 2, 3), None, r"cannot classify a batch of shape \(1, 2\)"),
     ],

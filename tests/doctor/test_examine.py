@@ -109,7 +109,7 @@ def test_every_scaling_is_recognised(healthy, scaling):
     b = scaling.change(torch.zeros(1, 3, 8, 8))
     a = scaling.change(torch.ones(1, 3, 8, 8)) - b
     sample = Sample(tuple(range(300)), IMAGES, torch.tensor([y for _, y in TEST]))
-    found = check_scaling(Sealed(Picky(healthy, a, b)), sample, Gaussian(0.1))
+    found = check_scaling(Sealed(Picky(healthy, a, b)), sample, Gaussian(0.1), 100)
     assert found.level is Level.ERROR
     kind = scaling.means.partition(" with ")[0]  # statistics that are nearly the same cannot be told apart
     assert kind in found.detail

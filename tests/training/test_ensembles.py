@@ -46,7 +46,7 @@ def test_order_depends_on_the_seed_only():
 def test_weights_minimise_the_cross_entropy():
     generator = torch.Generator().manual_seed(1)
     matrices = torch.randn(3, 2, 4, generator=generator, dtype=torch.float64)
-    members = [lambda x, m=m: 4 * x @ m for m in matrices]
+    members = [lambda x, m=m: 4 * x.double() @ m for m in matrices]
     y = (X @ matrices[0] + X @ matrices[2]).argmax(1)
     noise = Gaussian(0.2)
     weights = np.array(fit_weights(members, X, y, noise, seed=3))

@@ -52,6 +52,7 @@ class Router(Smoothed):
         UsageError: If there are fewer than two experts, or one is itself a router or chooses its noise.
 
     Example:
+        >>> import torch
         >>> from smoothcert import Cohen, Gaussian
         >>> weak, strong = (Smoothed(torch.nn.Linear(4, 3), Gaussian(sigma)) for sigma in (0.25, 0.5))
         >>> router = Router(torch.nn.Linear(4, 2), Gaussian(0.5), [weak, strong])

@@ -15,6 +15,7 @@ from smoothcert.types import SmoothcertError
 COMPILING_SECONDS = 30.0
 """Less time than this is not enough to try runtimes that must be built first."""
 
+_PREPARING_ROWS = 1_000  # about what is classified to choose a runtime
 _LONG_RUN = 24 * 3600.0
 
 
@@ -33,6 +34,9 @@ def check_runtime(
     Returns:
         Samples per second of the way chosen, and what was found.
     """
+    if rate * clock.left < _PREPARING_ROWS:
+        left_out = "How to run the model best was not measured, because it is slow."
+        return rate, [Finding(Level.INFO, "runtime", f"{left_out} Samples per second in plain PyTorch: {rate:,.0f}.")]
     tried = copy.copy(smoothed)
     untried = tried.runtime == "auto" and samples / rate > LONG_SECONDS and clock.left < COMPILING_SECONDS
     if untried:

@@ -33,8 +33,7 @@ STEPS = ("inputs", "network", "classifier", "accuracy and scaling", "votes under
 """What ``progress`` is told."""
 
 _INPUTS = 200
-_SCALING, _VOTES = 0.2, 0.3  # shares of the time budget
-_SLOW = 20  # inputs that are looked at, however long each takes
+_SCREENING, _TESTING, _VOTES = 0.2, 0.1, 0.4  # shares of the time that is left
 
 
 def examine(
@@ -115,15 +114,17 @@ def examine(
     tell(STEPS[3])
     sealed = free.sealed()
     assert free.num_classes is not None
-    looked = sample.first(
-        max(round(_SCALING * seconds / _row_seconds(sealed, sample) / len(scalings(sample.x))), _SLOW)
-    )
+    rows = clock.left / _row_seconds(sealed, sample)  # what there is time for
+    screened = _between(4, round(_SCREENING * rows / 2 / len(scalings(sample.x))), _INPUTS // 2)
+    looked = sample.first(screened + _between(10, round(_TESTING * rows / 4), _INPUTS // 2))
     right = top_classes(sealed, looked.x) == looked.y
     found.append(check_accuracy(right, looked, free.num_classes))
-    found.append(check_scaling(sealed, looked, smoothed.noise))
+    if len(looked) > screened:
+        found.append(check_scaling(sealed, looked, smoothed.noise, screened))
     tell(STEPS[4])
-    batch = smoothed.batch_size or default_batch_size(x)
-    trial = _tried(sealed, sample, smoothed.noise, batch, _VOTES * seconds)
+    copies = next((copies for copies in (COPIES, COPIES // 2) if _VOTES * rows >= 20 * copies), COPIES // 4)
+    voting = sample.first(_between(3, int(_VOTES * rows / copies), _INPUTS // 2))
+    trial = try_votes(sealed, voting, smoothed.noise, copies, smoothed.batch_size or default_batch_size(x))
     if not any(finding.level is Level.ERROR and finding.title in ("accuracy", "scaling") for finding in found):
         found += check_noisy_accuracy(trial, float(right.double().mean()), smoothed.noise)
         found += _forecast(trial, procedure, smoothed.noise, dimension)
@@ -142,12 +143,8 @@ def _row_seconds(sealed: Sealed, sample: Sample) -> float:
     return (time.perf_counter() - begin) / len(rows)
 
 
-def _tried(sealed: Sealed, sample: Sample, noise: Noise, batch_size: int, seconds: float) -> Trial:
-    """As many votes as there is time for."""
-    first = try_votes(sealed, sample.first(2), noise, COPIES // 2, batch_size)
-    inputs = int(seconds * first.rate / COPIES)
-    copies = COPIES if inputs >= _SLOW else COPIES // 2
-    return try_votes(sealed, sample.first(min(max(inputs, 5), 100)), noise, copies, batch_size)
+def _between(low: int, value: int, high: int) -> int:
+    return min(max(low, value), high)
 
 
 def _reach(procedure: Procedure, noise: Noise, dimension: int) -> list[Finding]:

@@ -31,7 +31,15 @@ class Sample:
 
     def first(self, count: int) -> Sample:
         """A smaller sample, spread as evenly."""
-        places = torch.linspace(0, len(self) - 1, min(count, len(self))).round().long()
+        return self._only(torch.linspace(0, len(self) - 1, min(count, len(self))).round().long())
+
+    def split(self, count: int) -> tuple[Sample, Sample]:
+        """``count`` of the inputs and all others, both spread over the dataset."""
+        places = torch.zeros(len(self), dtype=torch.bool)
+        places[torch.linspace(0, len(self) - 1, min(count, len(self) - 1)).round().long()] = True
+        return self._only(places.nonzero().flatten()), self._only((~places).nonzero().flatten())
+
+    def _only(self, places: Tensor) -> Sample:
         return Sample(tuple(self.indices[place] for place in places.tolist()), self.x[places], self.y[places])
 
 

@@ -19,7 +19,7 @@ SHOWS, MATTERS = 0.03, 0.1
 """Gains in accuracy from which another scaling is a warning, and an error."""
 
 _CLOSE = 0.02  # gains that cannot be told apart
-_SURE = 1e-3  # probability that chance alone makes one of the scalings look better
+_SURE = 1e-3  # probability that chance alone makes the best scaling look better
 
 
 @dataclass(frozen=True)
@@ -107,42 +107,55 @@ def scalings(x: Tensor) -> list[Scaling]:
     return found
 
 
-def check_scaling(sealed: Sealed, sample: Sample, noise: Noise) -> Finding:
+def check_scaling(sealed: Sealed, sample: Sample, noise: Noise, screened: int) -> Finding:
     """Classify inputs and noisy copies scaled in other ways; say so if one of them gives a better accuracy.
+
+    All ways are tried on some inputs, and the best of them is tested on the others.
 
     Args:
         sealed: The classifier.
         sample: The inputs.
         noise: The planned noise. Under it, models are more sensitive to their scaling than without.
+        screened: On how many of the inputs all ways are tried.
     """
-    noisy = torch.stack([noise.sample(x, x.new_empty((1, *x.shape)))[0] for x in sample.x])
-    x, y = torch.cat([sample.x, noisy]), torch.cat([sample.y, sample.y])
-    right = top_classes(sealed, x) == y
-    given = float(right.double().mean())
     tried = scalings(sample.x)
-    better: list[tuple[float, Scaling]] = []
-    for scaling in tried:
-        changed = top_classes(sealed, scaling.change(x)) == y
-        gain = float(changed.double().mean()) - given
+    first, others = sample.split(screened)
+    x, y = _with_copies(first, noise)
+    given = _accuracy(top_classes(sealed, x) == y)
+    gains = [_accuracy(top_classes(sealed, scaling.change(x)) == y) - given for scaling in tried]
+    gain, best = max(zip(gains, tried, strict=True), key=lambda each: each[0])
+    close = [scaling.name for each, scaling in zip(gains, tried, strict=True) if each > gain - _CLOSE]
+    if gain >= SHOWS:
+        x, y = _with_copies(others, noise)
+        right, changed = top_classes(sealed, x) == y, top_classes(sealed, best.change(x)) == y
+        given, gain = _accuracy(right), _accuracy(changed) - _accuracy(right)
         won, lost = int((changed & ~right).sum()), int((right & ~changed).sum())
-        if gain >= SHOWS and stats.binomtest(won, won + lost).pvalue < _SURE / len(tried):
-            better.append((gain, scaling))
-    if not better:
-        return Finding(
-            Level.INFO, "scaling", f"None of {len(tried)} other ways to scale inputs gives a better accuracy."
-        )
-    better.sort(key=lambda each: -each[0])
-    gain, best = better[0]
-    close = [scaling.name for other, scaling in better[1:] if other > gain - _CLOSE]
+        if gain >= SHOWS and stats.binomtest(won, won + lost).pvalue < _SURE:
+            also = [name for name in close if name != best.name][:3]
+            return Finding(
+                Level.ERROR if gain >= MATTERS else Level.WARNING,
+                "scaling",
+                f"It seems that {best.means}: {given + gain:.0%} of {len(others)} inputs and as many noisy copies are "
+                f"then classified correctly, {given:.0%} as given."
+                + f" Nearly as good: {', '.join(also)}; see how the model was trained."
+                * bool(also),
+                best.advice,
+            )
     return Finding(
-        Level.ERROR if gain >= MATTERS else Level.WARNING,
+        Level.INFO,
         "scaling",
-        f"It seems that {best.means}: {given + gain:.0%} of {len(sample)} inputs and as many noisy copies are then "
-        f"classified correctly, {given:.0%} as given."
-        + f" Nearly as good: {', '.join(close[:3])}; see how the model was trained."
-        * bool(close),
-        best.advice,
+        f"None of {len(tried)} other ways to scale inputs gives a better accuracy ({len(sample)} inputs tried).",
     )
+
+
+def _with_copies(sample: Sample, noise: Noise) -> tuple[Tensor, Tensor]:
+    """Inputs and a noisy copy of each, and their labels."""
+    copies = torch.stack([noise.sample(x, x.new_empty((1, *x.shape)))[0] for x in sample.x])
+    return torch.cat([sample.x, copies]), torch.cat([sample.y, sample.y])
+
+
+def _accuracy(right: Tensor) -> float:
+    return float(right.double().mean())
 
 
 def top_classes(sealed: Sealed, x: Tensor, rows: int = 50) -> Tensor:

@@ -291,8 +291,8 @@ def _problem(run: Forward, reference: Reference, batch_size: int, sealed: Sealed
 
 def _batch_dependent(batch_size: int, problem: str) -> UsageError:
     return UsageError(
-        f"the model gives other logits in batches of {batch_size} than in small ones ({problem}); a certificate needs "
-        "a fixed function of each row alone."
+        f"the model does not give the same logits in batches of {batch_size} as in small ones ({problem}); remove what "
+        "makes a row depend on its batch, or give a batch_size that the model can take."
     )
 
 

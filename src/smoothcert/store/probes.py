@@ -22,10 +22,10 @@ def refuse_other_answers(folder: Path, there: Sequence[Mapping[str, Any]], here:
     Raises:
         RunError: If two sessions differ so.
     """
-    probes = [session["probe"] for session in (*there, *here) if isinstance(session.get("probe"), list)]
     try:
+        probes = [session["probe"] for session in (*there, *here) if isinstance(session.get("probe"), list)]
         logits = [np.asarray(probe, dtype=np.float64)[:, 1:] for probe in probes]  # the top class may change in a tie
-    except (TypeError, ValueError, IndexError) as error:
+    except (AttributeError, TypeError, ValueError, IndexError) as error:
         raise RunError(f"{folder / 'run.json'} is damaged (a probe is not a table of numbers); restore it.") from error
     first = logits[0] if logits else np.empty((0, 2))
     allowed = 1e-2 * float(np.abs(first).max(initial=0.0))  # as far apart as runtimes and devices may be

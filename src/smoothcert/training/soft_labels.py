@@ -271,6 +271,8 @@ def _probe(model: Sealed, x: Tensor, num_classes: int) -> None:
     try:
         with torch.inference_mode():
             shape = tuple(model(x).shape)
+    except UsageError:
+        raise
     except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise UsageError(f"the model cannot classify inputs of shape {tuple(x.shape[1:])} ({reason}).") from error
