@@ -150,7 +150,7 @@ def test_the_identity_is_the_same_in_another_process(tmp_path):
         subprocess.run(
             [sys.executable, "mine.py"], cwd=tmp_path, env={"PYTHONHASHSEED": seed}, capture_output=True, check=True
         ).stdout
-        for seed in ("1", "2", "3")
+        for seed in ("1", "2")
     }
     assert len(found) == 1
 

@@ -91,14 +91,14 @@ def test_counts_are_equal_on_exact_logits(exact_logits, batch_size, count, threa
     assert sum(expected[0].counts) == 3000
 
 
-@pytest.mark.parametrize("n", [2_000, pytest.param(100_000, marks=pytest.mark.soundness)])
+@pytest.mark.parametrize("n", [1_000, pytest.param(100_000, marks=pytest.mark.soundness)])
 def test_counts_on_lenet_differ_by_at_most_one_vote_in_a_hundred_thousand(n, threads):
     torch.manual_seed(0)
     model, x = build("lenet").eval(), torch.rand(1, 28, 28)
     counts = []
     for count in (1, 2):
         threads(count)
-        counts += [votes(model, x, n, batch_size=b)[0].counts for b in (1, 7, 64, 1000)]
+        counts += [votes(model, x, n, batch_size=b)[0].counts for b in (7, 64, 1000)]
     moved = [sum(abs(a - b) for a, b in zip(counts[0], other, strict=True)) / 2 for other in counts]
     assert max(moved) <= max(1, n / 100_000)
 

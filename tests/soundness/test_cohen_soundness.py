@@ -17,7 +17,9 @@ from smoothcert.stats import lower_bound
 
 SIGMA = 0.5
 QUICK, FULL = 2_000, 20_000
-RUNS = [QUICK, pytest.param(FULL, marks=pytest.mark.soundness)]
+at_every_level = pytest.mark.parametrize(
+    ("alpha", "runs"), [(0.05, QUICK), *(pytest.param(a, FULL, marks=pytest.mark.soundness) for a in (0.05, 0.001))]
+)
 
 
 def within(false: int, runs: int, alpha: float) -> bool:
@@ -42,28 +44,28 @@ def false_certificates(model, runs: int, alpha: float, n: int) -> int:
     margin = tightest_margin(n, alpha)
     smoothed = Smoothed(model, Gaussian(SIGMA), input_range=(-10, 10))
     x = torch.tensor([0.5 + margin, 0.5])
-    certificates = (smoothed.certify(x, Cohen(n0=40, n=n, alpha=alpha), seed=17, index=i) for i in range(runs))
+    procedure = Cohen(n0=40, n=n, alpha=alpha)
+    certificates = smoothed.run(((i, x) for i in range(runs)), procedure, procedure.certify, seed=17)
     truth = float(x[0]) - 0.5
-    return sum(c.label != ABSTAIN and (c.label != 1 or c.radius > truth) for c in certificates)
+    return sum(c.label != ABSTAIN and (c.label != 1 or c.radius > truth) for _, c in certificates)
 
 
 def false_predictions(model, x: torch.Tensor, top: int, runs: int, alpha: float, n: int) -> int:
     smoothed = Smoothed(model, Gaussian(SIGMA))
-    answers = (smoothed.predict(x, Cohen(n=n, alpha=alpha), seed=23, index=i) for i in range(runs))
-    return sum(a.label not in (ABSTAIN, top) for a in answers)
+    procedure = Cohen(n=n, alpha=alpha)
+    answers = smoothed.run(((i, x) for i in range(runs)), procedure, procedure.predict, seed=23)
+    return sum(a.label not in (ABSTAIN, top) for _, a in answers)
 
 
-@pytest.mark.parametrize("runs", RUNS)
-@pytest.mark.parametrize(("alpha", "n"), [(0.05, 400), (0.001, 400)])
-def test_false_radii_stay_within_alpha(half_space, runs, alpha, n):
-    false = false_certificates(half_space, runs, alpha, n)
+@at_every_level
+def test_false_radii_stay_within_alpha(half_space, runs, alpha):
+    false = false_certificates(half_space, runs, alpha, 400)
     assert within(false, runs, alpha)
     # and the check is sharp: false radii come up about as often as they may
     assert within(runs - false, runs, 1 - 0.8 * alpha)
 
 
-@pytest.mark.parametrize("runs", RUNS)
-@pytest.mark.parametrize("alpha", [0.05, 0.001])
+@at_every_level
 def test_false_predictions_stay_within_alpha(half_space, threes, runs, alpha):
     barely = torch.tensor([0.5 + 1e-5, 0.5])  # the top class is ahead by less than the test can see
     assert within(false_predictions(half_space, barely, 1, runs, alpha, n=101), runs, alpha)

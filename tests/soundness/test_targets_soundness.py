@@ -18,8 +18,9 @@ from smoothcert.types import Outcome
 
 SIGMA, TARGET, HAIR = 0.5, 0.4, 1e-5
 QUICK, FULL = 1_000, 20_000
-RUNS = [QUICK, pytest.param(FULL, marks=pytest.mark.soundness)]
-LEVELS = [0.05, 0.001]
+at_every_level = pytest.mark.parametrize(
+    ("level", "runs"), [(0.05, QUICK), *(pytest.param(a, FULL, marks=pytest.mark.soundness) for a in (0.05, 0.001))]
+)
 
 
 def within(false: int, runs: int, level: float) -> bool:
@@ -67,15 +68,13 @@ def procedures(level: float):
     }
 
 
-@pytest.mark.parametrize("runs", RUNS)
-@pytest.mark.parametrize("level", LEVELS)
+@at_every_level
 @pytest.mark.parametrize("name", procedures(0.5))
 def test_false_certificates_stay_within_alpha(half_space, name, level, runs):
     assert within(false_claims(half_space, procedures(level)[name], runs), runs, level)
 
 
-@pytest.mark.parametrize("runs", RUNS)
-@pytest.mark.parametrize("level", LEVELS)
+@at_every_level
 @pytest.mark.parametrize("name", ["staged", "target", "several radii", "deadline"])
 def test_false_refutations_stay_within_beta(half_space, name, level, runs):
     assert within(false_refutations(half_space, procedures(level)[name], runs), runs, level)

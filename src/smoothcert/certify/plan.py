@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
 
 from smoothcert.certify.anytime import Anytime
 from smoothcert.certify.base import Procedure
@@ -258,7 +258,7 @@ def _cohen(procedure: Cohen, threshold: float, probabilities: Sequence[float]) -
     enough = bisect_right(range(n + 1), threshold, key=lambda count: float(lower_bound(count, n, procedure.alpha)))
     chances = []
     for p in probabilities:
-        certify = float(stats.binom.sf(enough - 1, n, p))
+        certify = float(scipy.stats.binom.sf(enough - 1, n, p))
         chances.append(Chance(p, certify, 0.0, 1 - certify, n, wald_bound(p, threshold, procedure.alpha)))
     return (Decision(n, enough if enough <= n else None, None),), tuple(chances)
 

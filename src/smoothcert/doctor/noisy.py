@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import scipy
 import torch
 from numpy.typing import NDArray
-from scipy import stats
 from torch import Tensor
 
 from smoothcert.certify import Anytime, Cohen, Procedure, Staged
@@ -59,7 +59,7 @@ class Trial:
         """
         top = self.counts.max(dim=1).values.double().numpy()[:, None]
         levels = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
-        likely = stats.beta.ppf(levels[None, :], top + 0.5, self.copies - top + 0.5)
+        likely = scipy.stats.beta.ppf(levels[None, :], top + 0.5, self.copies - top + 0.5)
         return np.asarray(np.quantile(likely, levels), dtype=np.float64)
 
 
@@ -106,7 +106,7 @@ def check_accuracy(right: Tensor, sample: Sample, num_classes: int) -> Finding:
 def better_than_guessing(right: Tensor, y: Tensor, num_classes: int) -> bool:
     """Whether answers are right more often than the most frequent label, or any class, would be."""
     guess = max(float(torch.bincount(y.clamp(min=0)).max()) / len(y), 1 / num_classes)
-    return bool(stats.binomtest(int(right.sum()), len(right), min(guess, 1.0), "greater").pvalue < _GUESSING)
+    return bool(scipy.stats.binomtest(int(right.sum()), len(right), min(guess, 1.0), "greater").pvalue < _GUESSING)
 
 
 def check_training(noise: Noise, trained: Noise | None) -> Finding:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import scipy
 import torch
-from scipy import stats
 from torch import Tensor
 
 from smoothcert.classifiers.sealed import Sealed
@@ -130,7 +130,7 @@ def check_scaling(sealed: Sealed, sample: Sample, noise: Noise, screened: int) -
         right, changed = top_classes(sealed, x) == y, top_classes(sealed, best.change(x)) == y
         given, gain = _accuracy(right), _accuracy(changed) - _accuracy(right)
         won, lost = int((changed & ~right).sum()), int((right & ~changed).sum())
-        if gain >= SHOWS and stats.binomtest(won, won + lost).pvalue < _SURE:
+        if gain >= SHOWS and scipy.stats.binomtest(won, won + lost).pvalue < _SURE:
             also = [name for name in close if name != best.name][:3]
             return Finding(
                 Level.ERROR if gain >= MATTERS else Level.WARNING,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import binomtest
 
 from smoothcert.report.intervals import bootstrap_interval, credited_radius, sign_flip_p_value
 from smoothcert.report.metrics import Outcomes, average_certified_radius, common_norm
@@ -180,7 +180,7 @@ def _at_radii(one: Outcomes, two: Outcomes, radii: tuple[float, ...]) -> tuple[R
 
 def _even_split(first: int, second: int) -> float:
     """The exact two-sided p-value that these are heads and tails of a fair coin; 1 where it was never thrown."""
-    return float(binomtest(first, first + second, 0.5).pvalue) if first + second else 1.0
+    return float(scipy.stats.binomtest(first, first + second, 0.5).pvalue) if first + second else 1.0
 
 
 def holm(p_values: ArrayLike) -> NDArray[np.float64]:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy import stats
 
 from smoothcert.stats.binomial import MAX_SAMPLES, FloatArray, lower_bound
 from smoothcert.types import UsageError
@@ -67,14 +67,14 @@ def radius_distribution(
         raise UsageError(f"p must lie between 0 and 1, got {p}.")
     if not 1 <= n <= MAX_SAMPLES:
         raise UsageError(f"n must be between 1 and {MAX_SAMPLES:,}, got {n}.")
-    counts = np.arange(stats.binom.ppf(_TAIL, n, p), stats.binom.isf(_TAIL, n, p) + 1).astype(np.int64)
+    counts = np.arange(scipy.stats.binom.ppf(_TAIL, n, p), scipy.stats.binom.isf(_TAIL, n, p) + 1).astype(np.int64)
     counts = counts[(counts >= 0) & (2 * counts > n)]  # no bound exceeds ½ on fewer votes
     bounds = lower_bound(counts, n, alpha)
     counts, bounds = counts[bounds > 0.5], bounds[bounds > 0.5]
     radii = np.asarray(radius(bounds), dtype=np.float64)
     if radii.shape != bounds.shape or not np.all(np.isfinite(radii) & (radii >= 0)):
         raise UsageError("radius must give a finite radius ≥ 0 for each probability below 1; pass a noise's radius.")
-    probabilities = stats.binom.pmf(counts, n, p)
+    probabilities = scipy.stats.binom.pmf(counts, n, p)
     radii, probabilities = radii[radii > 0], probabilities[radii > 0]
     return RadiusDistribution(radii, probabilities, max(0.0, 1.0 - float(probabilities.sum())))
 

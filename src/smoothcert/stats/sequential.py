@@ -18,8 +18,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import special, stats
+from scipy import special
 
 from smoothcert.stats.binomial import FloatArray, IntArray, lower_bound, upper_bound
 from smoothcert.stats.evalues import JEFFREYS, MAX_VOTES, Prior, Side, checked_votes, log_e
@@ -233,7 +234,6 @@ def operating_characteristics(boundary: Boundary, p: float) -> Characteristics:
     Raises:
         UsageError: If ``p`` is not a probability.
     """
-    from scipy import signal  # slow to import
 
     if not 0.0 <= p <= 1.0:
         raise UsageError(f"p must lie between 0 and 1, got {p}.")
@@ -242,7 +242,7 @@ def operating_characteristics(boundary: Boundary, p: float) -> Characteristics:
     for n, up, down in zip(boundary.n.tolist(), boundary.certify.tolist(), boundary.refute.tolist(), strict=True):
         expected += (n - before) * float(mass.sum())
         step, pmf = _binomial(n - before, p)
-        first, before, mass = first + step, n, np.maximum(signal.convolve(mass, pmf), 0.0)
+        first, before, mass = first + step, n, np.maximum(scipy.signal.convolve(mass, pmf), 0.0)
         low, high = (min(max(cut - first, 0), len(mass)) for cut in (down + 1, up))
         refute += float(mass[:low].sum())
         certify += float(mass[high:].sum())
@@ -258,7 +258,7 @@ def _binomial(n: int, p: float) -> tuple[int, FloatArray]:
     """First count and probabilities of Binomial(n, p) without tails below 10⁻²⁰ (Bernstein's inequality)."""
     spread = 10.0 * np.sqrt(n * p * (1.0 - p)) + 50.0
     k = np.arange(max(0, int(n * p - spread)), min(n, int(n * p + spread)) + 1)
-    return int(k[0]), np.asarray(stats.binom.pmf(k, n, p))
+    return int(k[0]), np.asarray(scipy.stats.binom.pmf(k, n, p))
 
 
 def _smallest(n: IntArray, threshold: float, level: float, prior: Prior, side: Side) -> IntArray:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from smoothcert.stats.binomial import MAX_SAMPLES, FloatArray, IntArray, lower_bound, upper_bound
 from smoothcert.stats.sequential import first_count
@@ -98,8 +98,8 @@ def staged_characteristics(boundaries: StageBoundaries, p: float) -> StagedChara
     """
     if not 0.0 <= p <= 1.0:
         raise UsageError(f"p must lie between 0 and 1, got {p}.")
-    certify = stats.binom.sf(boundaries.certify - 1, boundaries.stages, p)
-    abort = stats.binom.cdf(boundaries.abort, boundaries.stages, p)
+    certify = scipy.stats.binom.sf(boundaries.certify - 1, boundaries.stages, p)
+    abort = scipy.stats.binom.cdf(boundaries.abort, boundaries.stages, p)
     go_on = np.cumprod(np.maximum(1.0 - certify - abort, 0.0))
     reach = np.concatenate(([1.0], go_on[:-1]))
     return StagedCharacteristics(reach * certify, reach * abort, go_on, float(reach @ boundaries.stages))

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 import torch
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
-from scipy import optimize, special
+from scipy import special
 from torch import Tensor
 
 from smoothcert.classifiers import Consensus
@@ -127,7 +128,7 @@ def fit_weights(
 
     count = len(members)
     simplex = {"type": "eq", "fun": lambda weights: weights.sum() - 1, "jac": lambda weights: np.ones(count)}
-    found = optimize.minimize(
+    found = scipy.optimize.minimize(
         cross_entropy,
         np.full(count, 1 / count),
         jac=True,

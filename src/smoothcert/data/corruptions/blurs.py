@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import ndimage
 
 from smoothcert.data.corruptions.base import Corruption, Image, Random, pixels
 from smoothcert.data.corruptions.shapes import sampled, scaled
@@ -52,11 +52,11 @@ def zoom_blur(image: Image, most: float, random: Random) -> Image:
 
 
 def _blurred(image: Image, sigma: float) -> Image:
-    return np.asarray(ndimage.gaussian_filter(image, (0.0, sigma, sigma), mode="nearest"))
+    return np.asarray(scipy.ndimage.gaussian_filter(image, (0.0, sigma, sigma), mode="nearest"))
 
 
 def _filtered(image: Image, kernel: NDArray[np.float64]) -> Image:
-    return np.asarray(ndimage.correlate(image, kernel[None] / kernel.sum(), mode="nearest"))
+    return np.asarray(scipy.ndimage.correlate(image, kernel[None] / kernel.sum(), mode="nearest"))
 
 
 def _distances(reach: int) -> NDArray[np.float64]:

@@ -6,9 +6,9 @@ import io
 import math
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 from PIL import Image as Pillow
-from scipy import ndimage
 
 from smoothcert.data.corruptions.base import Corruption, Image, Random, pixels
 
@@ -65,7 +65,7 @@ def fog(image: Image, thickness: float, random: Random) -> Image:
 
 def spatter(image: Image, share: float, random: Random) -> Image:
     """Cover a share of the image with grey drops."""
-    field = ndimage.gaussian_filter(random.normal(size=image.shape[1:]), pixels(image, 1.2), mode="wrap")
+    field = scipy.ndimage.gaussian_filter(random.normal(size=image.shape[1:]), pixels(image, 1.2), mode="wrap")
     drops = field > np.quantile(field, 1 - share)
     return np.where(drops, 0.6, image)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import ndimage
 
 from smoothcert.data.corruptions.base import Corruption, Image, Random
 
@@ -55,7 +55,7 @@ def moved(image: Image, matrix: ArrayLike, shift: tuple[float, float] = (0.0, 0.
 
 def sampled(image: Image, places: NDArray[np.float64]) -> Image:
     """The image's values at places (2, height, width), between pixels by linear interpolation."""
-    channels = [ndimage.map_coordinates(channel, places, order=1, mode="nearest") for channel in image]
+    channels = [scipy.ndimage.map_coordinates(channel, places, order=1, mode="nearest") for channel in image]
     return np.stack(channels)
 
 
