@@ -155,7 +155,7 @@ def test_a_batch_of_the_tuned_size_is_checked_too():
         def forward(self, x):
             return x.flatten(1)[:, :3] * (1 if len(x) <= 64 else -1)
 
-    with pytest.raises(UsageError, match="in batches of 100 than in small ones"):
+    with pytest.raises(UsageError, match="in batches of 100 as in small ones"):
         prepare(Chunks(), X, noise=Gaussian(0.25), batch_size=100, samples=100_000)
 
 

@@ -174,7 +174,7 @@ def test_an_input_that_kills_every_worker_ends_the_run_and_the_rest_stays(tmp_pa
     with pytest.raises(SmoothcertError, match=r"3 workers were lost with input \d+ .*look at their memory"):
         certify(tmp_path / "run", smoothed, cluster=TWO)
     for life in (tmp_path / "lives").iterdir():
-        life.unlink()
+        life.unlink(missing_ok=True)  # a worker may have taken it
     assert len(certify(tmp_path / "run", smoothed, cluster=TWO).rows()) == 24
 
 
