@@ -133,7 +133,7 @@ class Anytime(Procedure):
         if highest >= 1 or boundary(highest, self.alpha, None, self.n_max).certify[-1] > self.n_max:
             reach = anytime_lower_bound(self.n_max, self.n_max, self.alpha, last=True)
             words = f"a budget of {self.n_max:,}"
-            raise unreachable(self.radii[-1], task, norm, reach, highest, LAST_LOOK * self.alpha, words)
+            raise unreachable(self.radii[-1], task, norm, reach, highest, LAST_LOOK * self.alpha, self.alpha, words)
 
 
 _POWERS_OF_TEN = frozenset(10**e for e in range(1, 10))

@@ -69,7 +69,9 @@ class Staged(Procedure):
         level = self.alpha / len(self.stages)
         reach = lower_bound(self.stages[-1], self.stages[-1], level)
         if reach <= threshold:
-            raise unreachable(self.radius, task, norm, reach, threshold, level, f"a last stage of {self.stages[-1]:,}")
+            raise unreachable(
+                self.radius, task, norm, reach, threshold, level, self.alpha, f"a last stage of {self.stages[-1]:,}"
+            )
         boundaries = stage_boundaries(threshold, self.stages, self.alpha, self.beta)
         (selection,) = yield Draw(SELECTION, self.n0)
         guess = int(np.argmax(selection.counts))

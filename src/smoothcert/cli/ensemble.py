@@ -15,14 +15,12 @@ from smoothcert.cli.classifiers import (
     load_members,
     trained_noise,
 )
-from smoothcert.cli.options import grouped
 from smoothcert.cli.procedures import NoiseOptions
 from smoothcert.store.certification import select
 from smoothcert.training.ensembles import fit_margin, fit_weights, rank_members
 from smoothcert.types import UsageError
 
 
-@grouped
 def ensemble(
     about: DataOptions,
     noise: NoiseOptions,
@@ -49,7 +47,7 @@ def ensemble(
         raise UsageError("an ensemble has several members; name at least two models, or two denoisers.")
     names = classifier.paths if len(checkpoints) > 1 else list(classifier.denoiser or ())
     level = chosen or trained_noise(checkpoints, classifier.denoiser or ())
-    indices = select(len(dataset), every=inputs.every, start=inputs.start, stop=inputs.stop)
+    indices = select(len(dataset), **vars(inputs))
     pairs = [dataset[index] for index in indices]
     weight = next(members[0].parameters())
     x = torch.stack([torch.as_tensor(image) for image, _ in pairs]).to(weight)
@@ -67,4 +65,4 @@ def ensemble(
     typer.echo(f"\nsmoothcert certify {named} --data {about.data_name} --vote weighted --weights {shares}")
     margin = fit_margin(ordered, 2, x, level, copies=10 * copies, seed=seed, progress=True)
     sure = f" --margin {margin:g}" if margin else ""
-    typer.echo(f"smoothcert certify {named} --data {about.data_name} --consensus 2{sure}")
+    typer.echo(f"smoothcert certify {named} --data {about.data_name} --first 2{sure}")

@@ -79,7 +79,9 @@ def outcomes_of(name: str, result: Run | Log, *, n: int | None = None, alpha: fl
     if isinstance(result, Run):
         return run_outcomes(result, name, n=n, alpha=alpha)
     if n is not None or alpha is not None:
-        raise UsageError(f"{result.path} is a log, which keeps no votes to recompute from; leave out --n and --alpha.")
+        raise UsageError(
+            f"{result.path} is a log, which keeps no votes to recompute from; leave out --at-n and --at-alpha."
+        )
     return Outcomes.from_table(name, result.table, natural=_clean(result.table))
 
 

@@ -56,7 +56,7 @@ def recompute(run: Run, *, n: int | None = None, alpha: float | None = None, nam
     if norm is Norm.LINF:
         raise UsageError(
             f"{run.path} holds ℓ∞ radii, which depend on the size of an input that a run does not keep; certify anew "
-            "with other --n or --alpha."
+            "with other --at-n or --at-alpha."
         )
     samples = procedure["n"] if n is None else n
     level = procedure["alpha"] if alpha is None else alpha
@@ -130,20 +130,21 @@ def _complete(run: Run) -> Mapping[str, Any]:
 def _refuse_other_kinds(run: Run) -> None:
     config = run.settings
     if config["kind"] != "certification":
-        raise UsageError(f"{run.path} is an {config['kind']}, which holds no votes; leave out --n and --alpha.")
+        raise UsageError(f"{run.path} is an {config['kind']}, which holds no votes; leave out --at-n and --at-alpha.")
     if "experts" in config:
         raise UsageError(
-            f"{run.path} was answered by a router, whose choice cannot be recomputed; leave out --n and --alpha."
+            f"{run.path} was answered by a router, whose choice cannot be recomputed; leave out --at-n and --at-alpha."
         )
     procedure = config.get("procedure", {}).get("name")
     if procedure != "cohen":
         raise UsageError(
             f"{run.path} was certified by {procedure}, whose samples depend on what they show; only runs with a fixed "
-            "n (cohen) can be recomputed, so leave out --n and --alpha."
+            "n (cohen) can be recomputed, so leave out --at-n and --at-alpha."
         )
     if config.get("guarantee") == Guarantee.MEMORY.value:
         raise UsageError(
-            f"{run.path} was certified with a memory, whose balls depend on one another; leave out --n and --alpha."
+            f"{run.path} was certified with a memory, whose balls depend on one another; leave out --at-n and "
+            "--at-alpha."
         )
 
 
@@ -154,7 +155,7 @@ def _votes(run: Run, table: pa.Table, n: int) -> IntArray:
     stored = [{entry["n"]: entry["counts"] for entry in entries or ()} for entries in table["checkpoints"].to_pylist()]
     if n not in stored[0]:
         known = " or ".join(f"{known:,}" for known in (*sorted(stored[0]), run.config["procedure"]["n"]))
-        raise UsageError(f"{run.path} keeps no votes at n = {n:,}; give --n {known}.")
+        raise UsageError(f"{run.path} keeps no votes at n = {n:,}; give --at-n {known}.")
     return _matrix(run, table, f"votes at n = {n:,}", [entries.get(n) for entries in stored], n)
 
 

@@ -43,6 +43,10 @@ CLOSE: dict[str | None, float] = {None: 10.0, "fp16": 100.0, "bf16": 1000.0}
 """How many times the rounding of plain PyTorch another way to run a model may differ from it, by precision."""
 
 
+MOST_ROWS = 1_000_000
+"""The largest batch size."""
+
+
 @dataclass(frozen=True)
 class Runtime:
     """A model made ready to run, as it was at that moment.
@@ -140,8 +144,8 @@ def check_options(runtime: str, precision: str | None, batch_size: int | None, d
         raise UsageError(
             f"precision {precision!r} is for CUDA devices, but the model is on {device.type}; leave it out."
         )
-    if batch_size is not None and batch_size < 1:
-        raise UsageError(f"batch_size must be at least 1, got {batch_size}.")
+    if batch_size is not None and not 1 <= batch_size <= MOST_ROWS:
+        raise UsageError(f"batch_size must be at least 1 and at most {MOST_ROWS:,}, got {batch_size}.")
 
 
 def check_copies(x: Tensor, noise: Noise, count: int = COPIES) -> Tensor:

@@ -16,7 +16,7 @@ from smoothcert.files import parse_json, replacing
 from smoothcert.store import pending
 from smoothcert.store.parts import part_config, parts_of
 from smoothcert.store.pending import read_pending
-from smoothcert.types import RunError
+from smoothcert.types import RunError, wrong_path
 
 NAME = "run.json"
 FORMAT = 1
@@ -30,7 +30,7 @@ def read_info(folder: Path) -> dict[str, Any]:
     """
     file = folder / NAME
     if not file.is_file():
-        raise RunError(f"{folder} is not a run folder: it has no run.json.")
+        raise wrong_path(RunError(f"{folder} is not a run folder: it has no run.json."))
     try:
         text = file.read_text(encoding="utf-8")
         info = parse_json(text)
