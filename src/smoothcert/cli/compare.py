@@ -34,8 +34,8 @@ def compare(
 
     Over the inputs that both have: average certified radius (ACR) with a paired-bootstrap interval and a sign-flip
     test, certified accuracy at radii with the exact McNemar test (p-values corrected by Holm's method), a sign test
-    over the radii, and the inputs that differ most. Runs in different norms are refused; where the guarantees differ or are
-    unknown, neither run is called better. Choose `--at-n` and `--at-alpha` before looking at results.
+    over the radii, and the inputs that differ most. Runs in different norms are refused; where the guarantees differ or
+    are unknown, neither run is called better. Choose `--at-n` and `--at-alpha` before looking at results.
 
     **Examples**
 

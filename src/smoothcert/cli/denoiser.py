@@ -47,7 +47,7 @@ def denoiser(
 
         smoothcert denoiser digits-gaussian-0.25-quick --arch dncnn-small -o models/denoiser
 
-        smoothcert denoiser cifar10-gaussian-0.25 --classifier clean.safetensors --objective stability -o models/denoiser
+        smoothcert denoiser cifar10-gaussian-0.25 --classifier clean.safetensors --objective stability -o models/d
 
         smoothcert certify clean.safetensors --denoiser models/denoiser --data cifar10
     """
