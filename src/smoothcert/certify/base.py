@@ -11,14 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-import numpy as np
 from torch import Tensor
 
 from smoothcert.classifiers.sealed import Sealed
 from smoothcert.noise import Noise
 from smoothcert.sampling import PREDICTION, Answer, Classifier, Draw, Statistic, Steps, TopClass
-from smoothcert.stats import top_class_p_value
 from smoothcert.stats.binomial import MAX_SAMPLES
+from smoothcert.stats.decisions import is_majority, predicted_class
 from smoothcert.types import ABSTAIN, Arithmetic, Certificate, Guarantee, Norm, Outcome, Prediction, UsageError, Votes
 
 PREDICTION_SAMPLES = 1_000
@@ -75,7 +74,7 @@ class Task:
         A target decided as certified is proved as such: rounding on the way from its threshold to the bound and back
         must not shorten it.
         """
-        proved = p_lower > 0.5
+        proved = bool(is_majority(p_lower))
         decisions = decisions or {}
         targets = [target for target, outcome in decisions.items() if outcome is Outcome.CERTIFIED]
         radius = max([self.radius(p_lower, norm), *targets])
@@ -106,9 +105,8 @@ class Task:
     def top_class(self, n: int, alpha: float) -> Steps[Prediction]:
         """PREDICT: the class with most of ``n`` votes, if the test of Hung and Fithian (2019) is sure of it."""
         (votes,) = yield Draw(PREDICTION, n)
-        second, first = np.argsort(votes.counts, kind="stable")[-2:]
-        p_value = top_class_p_value(votes.counts[first], votes.counts[second])
-        return self.prediction(int(first) if p_value <= alpha else ABSTAIN, p_value, alpha, votes)
+        label, p_value = predicted_class(votes.counts, alpha)
+        return self.prediction(int(label), float(p_value), alpha, votes)
 
     def prediction(self, label: int, p_value: float, alpha: float, votes: Votes) -> Prediction:
         """A prediction about this input."""

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from smoothcert.certify.base import Procedure, Task, require_count, require_probability
 from smoothcert.sampling import ESTIMATION, SELECTION, Draw, Steps
-from smoothcert.stats import lower_bound
+from smoothcert.stats.decisions import guess_and_bound
 from smoothcert.types import Certificate, Norm, Prediction
 
 
@@ -54,11 +52,11 @@ class Cohen(Procedure):
     def certify(self, task: Task) -> Steps[Certificate]:
         norm = task.noise.resolve_norm(self.norm)
         (selection,) = yield Draw(SELECTION, self.n0)
-        guess = int(np.argmax(selection.counts))
         (votes,) = yield Draw(ESTIMATION, self.n)
+        guess, p_lower = guess_and_bound(selection.counts, votes.counts, votes.n, self.alpha)
         return task.certificate(
-            guess=guess,
-            p_lower=lower_bound(votes.counts[guess], votes.n, self.alpha),
+            guess=int(guess),
+            p_lower=float(p_lower),
             norm=norm,
             alpha=self.alpha,
             alpha_split={"top class": self.alpha},
