@@ -38,7 +38,6 @@ from smoothcert.types import (
     CORE,
     Certificate,
     Guarantee,
-    Norm,
     Outcome,
     Prediction,
     Routing,
@@ -85,10 +84,7 @@ class Aces(Procedure):
     core: Classifier | None = None
     selector: Classifier | None = None
     theta: float = 0.3
-    n0: int = 100
     n: int = 100_000
-    alpha: float = 0.001
-    norm: Norm | str | None = None
     steps: int = 100
 
     def __post_init__(self) -> None:

@@ -7,12 +7,13 @@ It never sees a model, so the same procedure runs on one input, in a pool of inp
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from torch import Tensor
 
+from smoothcert.certify.forecast import Forecast
 from smoothcert.classifiers.sealed import Sealed
 from smoothcert.noise import Noise
 from smoothcert.sampling import PREDICTION, Answer, Classifier, Draw, Statistic, Steps, TopClass
@@ -130,12 +131,16 @@ class Procedure(ABC):
         name: The name in the registry, on the command line and in run files.
         decides_early: Whether clear inputs take fewer samples than others.
         alpha: Probability of a wrong statement.
+        n0: Selection samples.
+        norm: Norm of the radius; the noise's own by default.
     """
 
     name: ClassVar[str]
     decides_early: ClassVar[bool] = True
 
-    alpha: float
+    alpha: float = 0.001
+    n0: int = 100
+    norm: Norm | str | None = None
 
     @property
     def statistics(self) -> tuple[Statistic, ...]:
@@ -167,6 +172,37 @@ class Procedure(ABC):
     @abstractmethod
     def expected_samples(self) -> int:
         """Roughly what one input costs; decides whether it pays to prepare a faster runtime."""
+
+    @property
+    def targets(self) -> tuple[float, ...]:
+        """The target radii, smallest first."""
+        return ()
+
+    @property
+    def level(self) -> float:
+        """The alpha of the bound that decides last."""
+        return self.alpha
+
+    @property
+    def reach(self) -> float:
+        """The lower bound on the probability of a class that gets every vote.
+
+        Raises:
+            UsageError: If the procedure cannot be planned.
+        """
+        raise UsageError(f"there is no plan for the procedure {self.name}.")
+
+    def forecast(self, threshold: float, probabilities: Sequence[float]) -> Forecast:
+        """Tell which counts decide a target, and how inputs end.
+
+        Args:
+            threshold: The probability that the target needs.
+            probabilities: True probabilities of the guessed class.
+
+        Raises:
+            UsageError: If the procedure cannot be planned.
+        """
+        raise UsageError(f"there is no plan for the procedure {self.name}.")
 
     @abstractmethod
     def certify(self, task: Task) -> Steps[Certificate]:
