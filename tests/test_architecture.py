@@ -30,7 +30,19 @@ MAY_IMPORT = {
     "store": {"types", "files", "progress", "stats", "noise", "classifiers", "sampling", "certify"},
     "report": {"types", "files", "stats", "noise", "store"},
     "doctor": {"types", "stats", "noise", "classifiers", "sampling", "certify", "store", "models"},
-    "attack": {"types", "files", "stats", "noise", "sampling", "certify", "training", "data", "models", "store"},
+    "attack": {
+        "types",
+        "files",
+        "stats",
+        "noise",
+        "classifiers",
+        "sampling",
+        "certify",
+        "training",
+        "data",
+        "models",
+        "store",
+    },
 }
 """One way only: types → stats → noise → classifiers → sampling → certify → store → report → cli."""
 

@@ -10,11 +10,14 @@ import time
 
 import pytest
 import torch
+from rich.console import Console
 from torch.utils.data import DataLoader
 
 from smoothcert import Cohen, Gaussian, Smoothed, certify_dataset, load_run, models
 from smoothcert.certify import Staged
+from smoothcert.cli.show import fits
 from smoothcert.models import CheckpointInfo, save_checkpoint
+from smoothcert.report.layout import Cell, Column, Line, Sheet, rich_sheet
 from smoothcert.types import SmoothcertError, UsageError
 
 DATA = ("--data", "digits")
@@ -234,3 +237,21 @@ def test_errors_of_the_system_are_one_sentence(run, tmp_path):
     _, _, err = run("table", tmp_path / "file" / "run")
     assert "Traceback" not in err
     assert issubclass(UsageError, SmoothcertError)
+
+
+def test_a_narrow_terminal_loses_no_columns():
+    sheet = Sheet("", tuple(Column(f"r = {number}") for number in range(9)), (Line((Cell("0.123"),) * 9),))
+    assert fits(rich_sheet(sheet), Console(width=100))
+    assert not fits(rich_sheet(sheet), Console(width=40))  # shown as Markdown instead
+
+
+def test_several_runs_are_compared_with_the_first(run, checkpoint):
+    for seed in range(3):
+        base = ("certify", checkpoint, *DATA, "--n", 100, "--every", 100, "--seed", seed)
+        assert run(*base, "--run", f"run-{seed}")[0] == 0
+    code, out, err = run("compare", "run-0", "run-1", "run-2")
+    assert code == 0, err
+    assert "run-1" in out
+    assert "run-2" in out
+    assert "not corrected for the number of comparisons" in err
+    assert "at least two runs" in refusal(run("compare", "run-0"))

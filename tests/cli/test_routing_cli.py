@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from smoothcert import Aces, Cohen, Gaussian, Smoothed, certify_dataset, data, load_run, models
+from smoothcert import Aces, Cohen, Gaussian, Router, Smoothed, certify_dataset, data, load_run, models
 from smoothcert.models import CheckpointInfo, save_checkpoint
 
 SMALL = ["--data", "digits", "--every", 60, "--seed", 0, "--runtime", "eager"]
@@ -128,6 +128,23 @@ def test_a_memory_makes_answers_consistent_and_is_needed_to_go_on(run, folder, t
     code, _, err = run("certify", model, *SMALL, *options)
     assert code == 1
     assert "give the memory they were made with" in " ".join(err.split())
+
+
+def test_a_router_certifies_with_the_expert_that_the_selector_chooses(run, folder, tmp_path):
+    experts = [folder / "certifier.safetensors", folder / "core.safetensors"]
+    command = ["certify", *experts, "--router", folder / "selector.safetensors", *SMALL, "--n", 300]
+    code, _, err = run(*command, "--run", tmp_path / "run")
+    assert code == 0, err
+    smoothed = [Smoothed(models.load_model(path), Gaussian(0.25, grid=256), runtime="eager") for path in experts]
+    selector = models.load_model(folder / "selector.safetensors")
+    router = Router(selector, Gaussian(0.25, grid=256), smoothed, runtime="eager")
+    same = certify_dataset(router, data.load("digits"), Cohen(n=300), run=tmp_path / "same", every=60, seed=0)
+    kept = ("index", "predict", "radius", "guarantee", "counts")
+    rows = [{key: row[key] for key in kept} for row in load_run(tmp_path / "run").rows()]
+    assert rows == [{key: row[key] for key in kept} for row in same.rows()]
+    assert {row["guarantee"] for row in rows} == {"routed"}
+    code, out, err = run(*command, "--vote", "soft")
+    assert (code, out, "--router chooses one model" in err) == (2, "", True)
 
 
 def test_training_data_of_selectors(run, folder, tmp_path):

@@ -149,6 +149,8 @@ def run(arguments: Sequence[str]) -> int:
         if type(error).__name__ == "NoArgsIsHelpError":
             typer.echo(message)
             return 2
+        if "Value error, " in message:  # a sentence of ours
+            raise UsageError(message.partition("Value error, ")[2]) from error
         raise UsageError(f"{' '.join(message.split())} Run with --help for the options.") from error
 
 

@@ -82,7 +82,8 @@ def certify(
     selected = select(len(dataset), **vars(inputs))
     per_input, shared = how.share(procedure, len(selected))
     parts = [classifier.name, dataset.name, *_noise_name(smoothed), *(["chosen-sigma"] if each.chosen else [])]
-    parts += [procedure.name, *_changed(procedure), *(["simultaneous"] if how.simultaneous else []), *_changed(inputs)]
+    parts += [procedure.name, *_changed(procedure), *_changed(inputs)]
+    parts += ["simultaneous"] if how.simultaneous else []
     parts += [] if seed is None else [f"seed-{seed}"]
     parts += [] if share is None else ["shard-{}-of-{}".format(*share)]
     folder = run or Path("runs") / "-".join(parts)

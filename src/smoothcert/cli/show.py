@@ -55,7 +55,8 @@ def _sheet(sheet: Sheet, format: str | None) -> RenderableType:
 
 def fits(drawn: RenderableType, console: Console) -> bool:
     """Whether a terminal is wide enough to draw a table with all its columns."""
-    return console.measure(drawn).minimum <= console.width
+    wide = console.options.update(max_width=10_000)  # a measure never exceeds the width it is given
+    return console.measure(drawn, options=wide).minimum <= console.width
 
 
 def show_notes(sentences: Iterable[str]) -> None:
