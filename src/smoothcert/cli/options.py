@@ -283,7 +283,7 @@ def _parameter(name: str, hint: Any, default: Any, panel: str = "") -> inspect.P
         if isinstance(info, OptionInfo):
             info.rich_help_panel = info.rich_help_panel or panel or None
             if kind in (int, int | None) and info.parser is None:
-                names = [each for each in (info.default, *(info.param_decls or ())) if str(each).startswith("--")]
+                names = [text for text in map(str, (info.default, *(info.param_decls or ()))) if text.startswith("--")]
                 option = names[0] if names else "--" + name.replace("_", "-")
                 info.parser = functools.partial(whole_number, option=option, least=info.min)
                 info.min, info.metavar = None, info.metavar or "<int>"
