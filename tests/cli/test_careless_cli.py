@@ -139,6 +139,8 @@ def test_fresh_starts_a_run_again_and_deletes_nothing_else(run, checkpoint, tmp_
     assert run(*base, "--n", 200)[0] == 1
     assert run(*base, "--n", 200, "--fresh")[0] == 0
     assert load_run("run").config["procedure"]["n"] == 200
+    assert run(*base, "--n", 300, "--norm", "l1", "--fresh")[0] == 2
+    assert load_run("run").config["procedure"]["n"] == 200
     (tmp_path / "run" / "notes.txt").write_text("mine")
     assert "holds files that do not belong to a run" in refusal(run(*base, "--n", 300, "--fresh"), 1)
     assert load_run("run").config["procedure"]["n"] == 200

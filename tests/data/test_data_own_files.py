@@ -91,7 +91,7 @@ def test_damaged_npz_is_refused(tmp_path: Path, damage) -> None:
 
 
 def test_npz_that_is_missing_or_a_single_array(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"own.npz cannot be read"):
+    with pytest.raises(DataError, match=r"own\.npz is not there"):
         data.load(tmp_path / "own.npz")
     with (tmp_path / "own.npz").open("wb") as file:
         np.save(file, GREY)

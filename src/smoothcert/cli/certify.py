@@ -88,6 +88,7 @@ def certify(
     parts += [] if share is None else ["shard-{}-of-{}".format(*share)]
     folder = run or Path("runs") / "-".join(parts)
     if fresh:
+        smoothed.check(dataset[selected[0]][0], per_input)  # what is refused must not delete anything
         clear_run(folder)
     finished = certify_dataset(
         smoothed,

@@ -73,7 +73,7 @@ def certify_dataset(
         dataset: Anything with a length and (input, label) pairs by index.
         procedure: How to certify.
         run: The run folder, made when missing.
-        every: Take every this many-th input.
+        every: Use every N-th input.
         start: The first input.
         stop: The end of the inputs, exclusive; the dataset's length by default.
         shard: (i, k) for the i-th of k disjoint runs over these inputs, i from 1; ``merge_runs`` unites them.
