@@ -11,9 +11,10 @@ Example:
 from smoothcert import data, models
 from smoothcert.certify import Aces, Anytime, Cohen, Memory, PerInput, Procedure, Router, Smoothed, Staged
 from smoothcert.classifiers import Consensus, Denoised, Ensemble
+from smoothcert.evaluate import certify_dataset
 from smoothcert.models import load_model
 from smoothcert.noise import Discrete, Gaussian, Noise, Uniform
-from smoothcert.store import Run, certify_dataset, load_run, read_log, write_log
+from smoothcert.store import Run, load_run, read_log, write_log
 from smoothcert.types import ABSTAIN, Certificate, Guarantee, Norm, Prediction, SmoothcertError
 
 __version__ = "0.1.0"

@@ -19,13 +19,13 @@ from smoothcert.certify.smoothed import fresh_seed
 from smoothcert.classifiers.identity import model_identity
 from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, Seed, load_smoothed
 from smoothcert.cli.options import grouped
+from smoothcert.data.subset import data_fingerprint, select
 from smoothcert.files import STANDARD_OUTPUT, saving
 from smoothcert.noise import Gaussian
 from smoothcert.report.layout import FORMATS, Cell, Column, Line, Sheet, render_sheet, rich_sheet
 from smoothcert.report.metrics import parse_radii
 from smoothcert.report.tables import percent
 from smoothcert.store import Run, load_run
-from smoothcert.store.certification import data_fingerprint, select
 from smoothcert.types import Norm, SmoothcertError, UsageError, radius_text, unknown_name
 
 _HEADINGS = ("radius", "empirical %", "certified %", "broken", "abstained", "inputs")

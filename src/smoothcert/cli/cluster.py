@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from smoothcert.sampling.ray import LOCAL, Cluster
+from smoothcert.evaluate.cluster import LOCAL, Cluster
 from smoothcert.types import UsageError
 
 _ADDRESS = re.compile(r"local|auto|ray://.+|[^/\\]+:[0-9]+")

@@ -18,12 +18,12 @@ from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, InputOpti
 from smoothcert.cli.options import grouped
 from smoothcert.cli.procedures import DrawnNoiseOptions, ProcedureOptions
 from smoothcert.cli.results import show_notes, write_text
+from smoothcert.data.subset import select
+from smoothcert.evaluate import certify_dataset
 from smoothcert.report.corruption_tables import LINES, corruption_sheet
 from smoothcert.report.corruptions import SuiteResults, check_alike, comparable, load_suite_results
 from smoothcert.report.layout import FORMATS, render_sheet, rich_sheet
 from smoothcert.report.metrics import parse_radii
-from smoothcert.store import certify_dataset
-from smoothcert.store.certification import select
 from smoothcert.types import UsageError
 
 app = typer.Typer(

@@ -17,7 +17,7 @@ from smoothcert.cli.classifiers import (
 )
 from smoothcert.cli.options import grouped
 from smoothcert.cli.procedures import NoiseOptions
-from smoothcert.store.certification import select
+from smoothcert.data.subset import select
 from smoothcert.training.ensembles import fit_margin, fit_weights, rank_members
 from smoothcert.types import UsageError
 
