@@ -27,6 +27,7 @@ from smoothcert.sampling.tuning import (
     Course,
     Forward,
     Setup,
+    intra_op_threads,
     race,
     remembered,
     tune,
@@ -279,7 +280,7 @@ def _problem(run: Forward, reference: Reference, batch_size: int, sealed: Sealed
     """
     rows = torch.arange(max(batch_size, len(reference.copies)), device=reference.copies.device) % len(reference.copies)
     try:
-        with torch.inference_mode():
+        with torch.inference_mode(), intra_op_threads(torch.get_num_threads()):  # which the model may change
             parts = torch.split(reference.copies[rows], batch_size)
             given = torch.cat([run(part.clone()).clone() for part in parts])
     except Exception as error:  # whatever compilers and models raise
