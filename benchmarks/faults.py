@@ -34,7 +34,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from smoothcert import Cohen, Gaussian, Smoothed, certify_dataset, data
-from smoothcert.sampling.ray import Cluster
+from smoothcert.evaluate.cluster import Cluster
 from smoothcert.sampling.runtimes import unprepared
 from smoothcert.store import pending, run
 from smoothcert.store.parts import parts_of, read_part, write_part

@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 
 from smoothcert import data
+from smoothcert.data.subset import data_fingerprint
 from smoothcert.noise import Gaussian
 from smoothcert.report.html import report_html, write_report
 from smoothcert.stats import lower_bound
-from smoothcert.store.certification import data_fingerprint
 from smoothcert.store.run import write_run
 
 RUNS, INPUTS, CLASSES, N, ALPHA, SIGMA = 5, 10_000, 10, 100_000, 0.001, 0.5

@@ -22,7 +22,7 @@ import torch
 
 from smoothcert import Cohen, Gaussian, load_run, models
 from smoothcert.certify import Task, answer
-from smoothcert.sampling.ray import Cluster
+from smoothcert.evaluate.cluster import Cluster, worker_pool
 from smoothcert.sampling.runtimes import prepare
 from smoothcert.store.run import certificate_row, open_run
 from smoothcert.types import Votes
@@ -66,9 +66,9 @@ def resnet_rate() -> float:
 def lease_rate(count: int) -> float:
     """Inputs per second over Ray; the clock starts when the first worker has begun."""
     image = torch.rand(SHAPE)
-    with Cluster(workers=2).team(Instant(), count) as team:
+    with worker_pool(Cluster(workers=2), Instant(), count) as pool:
         begin = time.perf_counter()
-        answered = sum(1 for _ in team.run(((index, image.clone()) for index in range(count)), count))
+        answered = sum(1 for _ in pool.run(((index, image.clone()) for index in range(count)), count))
         assert answered == count
         return count / (time.perf_counter() - begin)
 

@@ -262,7 +262,7 @@ KINDS = (
         "soft labels",
         seeds.soft_label_folders,
         lambda folder: seeds.labels_of(folder),
-        {"labels.json": formats.json_file, "*.npy": formats.npy_file},
+        _SEALED,
     ),
     Kind("trainings to resume", seeds.trainings, read_training, {"*": formats.safetensors_file}),
 )

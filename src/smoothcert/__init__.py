@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from smoothcert import data, models
     from smoothcert.certify import Aces, Anytime, Cohen, Memory, PerInput, Procedure, Router, Smoothed, Staged
     from smoothcert.classifiers import Consensus, Denoised, Ensemble
+    from smoothcert.evaluate import certify_dataset
     from smoothcert.models import load_model
     from smoothcert.noise import Discrete, Gaussian, Noise, Uniform
-    from smoothcert.store import Run, certify_dataset, load_run, read_log, write_log
+    from smoothcert.store import Run, load_run, read_log, write_log
     from smoothcert.types import ABSTAIN, Certificate, Guarantee, Norm, Prediction, SmoothcertError
 
 __version__ = "0.1.0"
@@ -29,7 +30,8 @@ _PACKAGES = {
     "classifiers": ("Consensus", "Denoised", "Ensemble"),
     "models": ("load_model",),
     "noise": ("Discrete", "Gaussian", "Noise", "Uniform"),
-    "store": ("Run", "certify_dataset", "load_run", "read_log", "write_log"),
+    "evaluate": ("certify_dataset",),
+    "store": ("Run", "load_run", "read_log", "write_log"),
     "types": ("ABSTAIN", "Certificate", "Guarantee", "Norm", "Prediction", "SmoothcertError"),
 }
 

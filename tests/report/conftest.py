@@ -8,7 +8,8 @@ import torch
 
 from smoothcert import Cohen, Gaussian, Smoothed, data
 from smoothcert.certify import Aces
-from smoothcert.store import certify_dataset, load_run, write_run
+from smoothcert.evaluate import certify_dataset
+from smoothcert.store import load_run, write_run
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 """A name of a run that must show as text."""

@@ -13,6 +13,7 @@ from scipy import stats
 
 from smoothcert import Discrete, Gaussian, Smoothed, Uniform
 from smoothcert.certify import Aces
+from smoothcert.evaluate import certify_dataset
 from smoothcert.report.aces import (
     Components,
     check_comparable,
@@ -29,7 +30,7 @@ from smoothcert.report.aces_tables import aces_table, parse_thetas, render_aces
 from smoothcert.report.aces_votes import components_from_votes
 from smoothcert.report.metrics import Outcomes, average_certified_radius, certified_accuracy
 from smoothcert.stats import lower_bound
-from smoothcert.store import certify_dataset, read_log, write_run
+from smoothcert.store import read_log, write_run
 from smoothcert.types import Norm, RunError, UsageError
 
 PREFIX = "aces-cifar10-consistency-025/cifar10_consistency_025"

@@ -9,11 +9,11 @@ from scipy import stats
 from torch import Tensor, nn
 
 from smoothcert import Aces, Cohen, Consensus, Ensemble, Smoothed
+from smoothcert.evaluate.cluster.ensemble import MemberWorker
 from smoothcert.noise import Gaussian
 from smoothcert.noise.thresholds import BITS, Thresholds, gaussian_thresholds
 from smoothcert.sampling import lanes
 from smoothcert.sampling.copies import Copies
-from smoothcert.sampling.spread import _Holder
 
 N, PIXELS = 3_000, 6
 
@@ -94,7 +94,7 @@ def test_without_the_check_they_would_vote(monkeypatch):
 
 
 def test_members_on_other_machines_give_no_logits_for_invalid_copies():
-    holder = _Holder.__new__(_Holder)
+    holder = MemberWorker.__new__(MemberWorker)
     holder._device, holder._members, holder._runtimes = "cpu", [Always(1), Always(2)], []
     x = torch.zeros(PIXELS)
     holder.begin(x, None, {"runtime": "eager", "batch_size": 100})

@@ -13,9 +13,9 @@ import torch
 
 from smoothcert import Cohen, Gaussian, Smoothed, certify_dataset, load_run
 from smoothcert.certify import Memory, PerInput
+from smoothcert.data.subset import take_shard
 from smoothcert.sampling.sigma import GridSigma
 from smoothcert.store import merge_runs
-from smoothcert.store.certification import take_shard
 from smoothcert.store.copies import check_data
 from smoothcert.store.run import write_run
 from smoothcert.types import RunError, UsageError

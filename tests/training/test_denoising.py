@@ -15,9 +15,8 @@ from smoothcert import Cohen, Gaussian, Smoothed, data, models
 from smoothcert.classifiers.denoised import Denoised
 from smoothcert.models import CheckpointInfo, load_checkpoint, load_denoiser
 from smoothcert.training import METHODS, State, TrainingSettings, train, train_denoiser
-from smoothcert.training import decisions as decisions_module
 from smoothcert.training.denoising import Denoising, Pupil
-from smoothcert.types import SmoothcertError, UsageError
+from smoothcert.types import RunError, SmoothcertError, UsageError
 
 INFO = CheckpointInfo.of("dncnn-small", sigma=0.5)
 
@@ -50,7 +49,7 @@ class Linear(nn.Module):
 
 
 class Service:
-    """A classifier that can only be asked, and counts how often each input was; it may break down."""
+    """A black-box classifier that counts how often it is asked about each input; it may break down."""
 
     def __init__(self, inner, last=math.inf):
         self.inner, self.last, self.asked = inner.eval(), last, []
@@ -283,8 +282,7 @@ class TestAsking:
         assert classifier.asked == 60
         assert classifier.training
 
-    def test_answers_are_kept_in_the_folder(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(decisions_module, "_PARTS", 1)  # written at the end, or when something goes wrong
+    def test_answers_are_kept_in_the_folder(self, tmp_path):
         service = Service(Linear(1), last=40)
         settings = {"folder": tmp_path, "info": INFO, "objective": "stability", "settings": short()}
         with pytest.raises(ConnectionError):
@@ -304,14 +302,16 @@ class TestAsking:
         settings = {"folder": tmp_path, "info": INFO, "objective": "stability", "settings": short(epochs=1)}
         arguments = {"classifier": Service(Linear(1)), "surrogates": [Linear(2)], **settings}
         quiet(small(), images(), **arguments)
-        with pytest.raises(UsageError, match="holds the decisions on other inputs"):
+        with pytest.raises(RunError, match=r"decisions holds a run with another configuration \(data\.sha256"):
             quiet(small(), images(seed=1), **arguments)
-        with pytest.raises(UsageError, match="holds the decisions on other inputs"):
+        with pytest.raises(RunError, match=r"data\.size is 60 there and 59 here"):
             quiet(small(), images(59), **arguments)
-        file = tmp_path / decisions_module.FILE
-        file.write_bytes(file.read_bytes()[:100])
-        with pytest.raises(SmoothcertError, match=r"damaged .*delete it to ask the classifier again"):
-            quiet(small(), images(), **arguments)
+
+    def test_decisions_of_an_earlier_version_are_refused(self, tmp_path):
+        (tmp_path / "decisions.safetensors").touch()
+        settings = {"folder": tmp_path, "info": INFO, "objective": "stability", "settings": short(epochs=1)}
+        with pytest.raises(UsageError, match="written by an earlier version; delete it to ask again"):
+            quiet(small(), images(), classifier=Service(Linear(1)), surrogates=[Linear(2)], **settings)
 
     @pytest.mark.parametrize(
         ("answer", "message"),
@@ -387,7 +387,7 @@ class TestFolder:
         ({"objective": "mse-stability"}, "did you mean .*'mse-then-stability'"),
         ({"objective": "stability"}, "the objective stability needs a classifier; give one, or use mse"),
         ({"objective": "mse-then-stability", "surrogates": [Linear()]}, "needs a classifier"),
-        ({"objective": "stability", "classifier": lambda x: x}, "can only be asked has none; give surrogates"),
+        ({"objective": "stability", "classifier": lambda x: x}, "a black-box classifier has none; give surrogates"),
         (
             {"objective": "stability", "classifier": lambda x: x, "surrogates": [Linear(), Linear(classes=4)]},
             "the surrogates have 3 and 4 classes",
@@ -414,7 +414,7 @@ class TestFolder:
         ({"denoiser": nn.AvgPool2d(2)}, r"must keep the shape of a batch, but made \(2, 1, 2, 2\) of \(2, 1, 4, 4\)"),
         (
             {"folder": "x", "info": CheckpointInfo.of("lenet")},
-            "info says lenet, which is no denoiser; use one of dncnn",
+            "info says lenet, which is not a denoiser; use one of dncnn",
         ),
         ({"folder": "x"}, "needs info"),
         ({"dataset": images(0)}, "there are no inputs to train on"),

@@ -26,10 +26,10 @@ from torch import Generator, Tensor
 
 from smoothcert.certify import Cohen, Smoothed
 from smoothcert.certify.smoothed import fresh_seed
+from smoothcert.data.subset import Indexable, select
 from smoothcert.sampling import PREDICTION
 from smoothcert.sampling.seeds import block_seed
 from smoothcert.stats import top_class_p_value
-from smoothcert.store.certification import Indexable, select
 from smoothcert.training.attacks import Objective, ascend, shorten, smoothed_nll, unit
 from smoothcert.types import ABSTAIN, Norm, Prediction, UsageError
 

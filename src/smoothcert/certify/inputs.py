@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from smoothcert.classifiers.sealed import Sealed
+from smoothcert.data.subset import as_tensor
 from smoothcert.types import UsageError
 
 
-def as_tensor(x: Any) -> Tensor:
-    """An input as a tensor; an array may have any byte order and run backwards.
+@dataclass(frozen=True, eq=False)
+class CheckedInput:
+    """An input that ``Smoothed.check`` returned, which the same sealed classifier does not check again."""
 
-    Raises:
-        UsageError: If it is neither a tensor nor an array.
-    """
-    if isinstance(x, np.ndarray):
-        x = np.ascontiguousarray(x, dtype=x.dtype.newbyteorder("="))
-    try:
-        return torch.as_tensor(x)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(
-            f"an input is a {type(x).__name__}, not a tensor or an array; convert it, for an image with "
-            "torchvision.transforms.ToTensor()."
-        ) from error
+    tensor: Tensor
+    sealed: Sealed
 
 
 def checked_input(x: Any, input_range: tuple[float, float] | None, device: torch.device) -> Tensor:

@@ -15,11 +15,12 @@ from torch import Tensor
 
 from smoothcert.certify.base import Procedure, Task
 from smoothcert.certify.cohen import Cohen
-from smoothcert.certify.inputs import as_tensor, checked_input
+from smoothcert.certify.inputs import CheckedInput, checked_input
 from smoothcert.classifiers.agreement import Reference
 from smoothcert.classifiers.copying import takes
 from smoothcert.classifiers.identity import identity_digest
 from smoothcert.classifiers.sealed import Sealed, Sealing
+from smoothcert.data.subset import as_tensor
 from smoothcert.noise import Noise
 from smoothcert.sampling import BLOCK, Answer, Classifier, Job, Pool, Source, Statistic, Steps
 from smoothcert.sampling.audit import Audit
@@ -222,6 +223,10 @@ class Smoothed:
 
     def _checked(self, sealed: Sealed, x: Any) -> Tensor:
         """The input as a tensor that nobody else can change, once the model is known to be able to classify it."""
+        if isinstance(x, CheckedInput):
+            if x.sealed is sealed:
+                return x.tensor
+            x = x.tensor
         tensor = checked_input(x, self.input_range, sealed.device)
         if isinstance(self.runtime, str):
             check_options(self.runtime, self.precision, self.batch_size, sealed.device)

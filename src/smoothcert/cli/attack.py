@@ -25,13 +25,13 @@ from smoothcert.certify.smoothed import fresh_seed
 from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, Seed, load_smoothed
 from smoothcert.cli.options import build, check_choice, derived
 from smoothcert.cli.show import Format, show
+from smoothcert.data.subset import select
 from smoothcert.files import STANDARD_OUTPUT, saving
 from smoothcert.noise import Gaussian
 from smoothcert.report.layout import FORMATS, Cell, Column, Line, Sheet
 from smoothcert.report.metrics import parse_radii
 from smoothcert.report.tables import percent
 from smoothcert.store import load_run
-from smoothcert.store.certification import select
 from smoothcert.types import Norm, UsageError, radius_text
 
 _HEADINGS = ("radius", "empirical %", "certified %", "broken", "abstained", "inputs")

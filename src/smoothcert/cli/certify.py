@@ -17,9 +17,9 @@ from smoothcert.cli.cluster import ClusterOptions
 from smoothcert.cli.merge import Shard, parse_shard
 from smoothcert.cli.procedures import DrawnNoiseOptions, ProcedureOptions
 from smoothcert.cli.results import show_savings, show_table
+from smoothcert.data.subset import select
+from smoothcert.evaluate import certify_dataset
 from smoothcert.report.load import run_outcomes
-from smoothcert.store import certify_dataset
-from smoothcert.store.certification import select
 from smoothcert.store.run import clear_run
 
 

@@ -10,7 +10,7 @@ import torch
 import typer
 
 from smoothcert.cli.options import build, derived
-from smoothcert.sampling.ray import LOCAL, Cluster
+from smoothcert.evaluate.cluster import LOCAL, Cluster
 from smoothcert.types import UsageError
 
 ADDRESS = re.compile(r"local|auto|ray://.+|[^/\\]+:[0-9]+")

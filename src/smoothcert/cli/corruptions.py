@@ -16,12 +16,12 @@ from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, InputOpti
 from smoothcert.cli.options import check_choice, whole_numbers
 from smoothcert.cli.procedures import DrawnNoiseOptions, ProcedureOptions
 from smoothcert.cli.show import Format, Output, show, show_notes
+from smoothcert.data.subset import select
+from smoothcert.evaluate import certify_dataset
 from smoothcert.report.corruption_tables import LINES, corruption_sheet
 from smoothcert.report.corruptions import SuiteResults, check_alike, comparable, load_suite_results
 from smoothcert.report.layout import FORMATS
 from smoothcert.report.metrics import parse_radii
-from smoothcert.store import certify_dataset
-from smoothcert.store.certification import select
 from smoothcert.types import UsageError
 
 PICTURES = (".png", ".pdf", ".svg")

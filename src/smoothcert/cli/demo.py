@@ -15,11 +15,12 @@ from smoothcert.cli.options import output_folder
 from smoothcert.cli.procedures import with_arithmetic
 from smoothcert.cli.report import find_dataset
 from smoothcert.cli.results import show_table
+from smoothcert.evaluate import certify_dataset
 from smoothcert.noise import Gaussian
 from smoothcert.report.html import report_html, write_report
 from smoothcert.report.load import run_outcomes, sampling_limit
 from smoothcert.report.metrics import Outcomes, abstention_rate, certified_accuracy, clean_accuracy
-from smoothcert.store import Run, certify_dataset
+from smoothcert.store import Run
 from smoothcert.training import METHODS, TrainingSettings, train
 
 SIGMAS = (0.12, 0.25)

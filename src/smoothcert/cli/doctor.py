@@ -18,10 +18,10 @@ from smoothcert.cli.certify import move_models
 from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, InputOptions, load_smoothed, trained_noise
 from smoothcert.cli.options import check_choice
 from smoothcert.cli.procedures import DrawnNoiseOptions, ProcedureOptions
+from smoothcert.data.subset import select
 from smoothcert.doctor import Finding, Level, examine
 from smoothcert.doctor.examine import STEPS
 from smoothcert.noise import Noise
-from smoothcert.store.certification import select
 from smoothcert.types import UsageError
 
 _STYLES = {Level.INFO: ("ok", "green"), Level.WARNING: ("warning", "yellow"), Level.ERROR: ("ERROR", "bold red")}

@@ -15,7 +15,7 @@ from smoothcert.cli.classifiers import (
     trained_noise,
 )
 from smoothcert.cli.procedures import NoiseOptions
-from smoothcert.store.certification import select
+from smoothcert.data.subset import select
 from smoothcert.training.ensembles import fit_ensemble
 
 

@@ -10,6 +10,7 @@ from smoothcert.certify import Cohen, Procedure, Smoothed
 from smoothcert.certify.plan import plan
 from smoothcert.certify.smoothed import default_batch_size
 from smoothcert.classifiers.sealed import Sealed
+from smoothcert.data.subset import Indexable, select
 from smoothcert.doctor.cost import check_runtime, check_time
 from smoothcert.doctor.findings import Clock, Finding, Level, refusal
 from smoothcert.doctor.inputs import Sample, check_labels, check_values, draw_sample
@@ -26,7 +27,6 @@ from smoothcert.doctor.noisy import (
 )
 from smoothcert.doctor.scaling import check_scaling, scalings, top_classes
 from smoothcert.noise import Noise
-from smoothcert.store.certification import Indexable, select
 from smoothcert.types import SmoothcertError, UsageError, radius_text
 
 STEPS = ("inputs", "network", "classifier", "accuracy and scaling", "votes under noise", "runtimes")

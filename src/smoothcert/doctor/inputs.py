@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from smoothcert.data.subset import Indexable
 from smoothcert.doctor.findings import Clock, Finding, Level
 from smoothcert.models.normalize import PRESETS
-from smoothcert.store.certification import Indexable
 from smoothcert.types import UsageError
 
 _SLACK = 0.02  # how far rounding and resampling may move values out of [0, 1]

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from smoothcert.data.subset import Indexable, data_fingerprint, select
 from smoothcert.report.page_groups import Group
 from smoothcert.report.page_sources import Source
-from smoothcert.store.certification import Indexable, data_fingerprint, select
 from smoothcert.types import SmoothcertError
 
 LARGEST = 64

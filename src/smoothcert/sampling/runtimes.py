@@ -62,7 +62,7 @@ class Runtime:
         workers: How many batches to keep in flight, each in a thread that also draws their noise; 1 for no threads.
         notes: What was measured (samples per second, with noise drawn) and what was rejected and why, as JSON values.
         cascade: What decides the inputs that ``run`` leaves undecided, for a ``Consensus``; ``run`` is then its head.
-        elsewhere: What draws and classifies noisy copies in other processes (see ``sampling.spread``); then ``run`` is
+        elsewhere: What draws and classifies noisy copies in other processes (see ``evaluate.cluster``); then ``run`` is
             not called.
     """
 

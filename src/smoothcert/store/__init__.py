@@ -1,6 +1,5 @@
 """Runs on disk, and the logs of earlier systems."""
 
-from smoothcert.store.certification import certify_dataset
 from smoothcert.store.logs import Log, LogKind, read_log, write_log
 from smoothcert.store.merge import merge_runs
 from smoothcert.store.run import Run, flat_config, load_run, open_run, write_run
@@ -9,7 +8,6 @@ __all__ = [
     "Log",
     "LogKind",
     "Run",
-    "certify_dataset",
     "flat_config",
     "load_run",
     "merge_runs",

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from smoothcert.data.subset import Indexable, data_fingerprint, select, whole_selection
 from smoothcert.noise import Gaussian, Noise, noise_from_config
 from smoothcert.sampling import BLOCK, ESTIMATION
 from smoothcert.sampling.copies import NoisyCopies, input_digest
-from smoothcert.store.certification import Indexable, data_fingerprint, select, whole_selection
 from smoothcert.store.run import Run
 from smoothcert.types import RunError, UsageError
 

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from smoothcert.store.certification import select, take_shard, whole_selection
+from smoothcert.data.subset import select, take_shard, whole_selection
 from smoothcert.store.probes import refuse_other_answers
 from smoothcert.store.run import Run, differences, load_run, refuse_existing, write_run
 from smoothcert.types import RunError, UsageError

@@ -1,4 +1,4 @@
-"""Training a denoiser for a classifier that stays as it is (Salman, Sun, Yang, Kapoor and Kolter, 2020)."""
+"""Train a denoiser for a fixed classifier (Salman, Sun, Yang, Kapoor and Kolter, 2020)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from smoothcert.classifiers.denoised import denoise
 from smoothcert.data import ArrayDataset, Dataset
+from smoothcert.evaluate import clean_decisions
 from smoothcert.models import DENOISERS, CheckpointInfo
 from smoothcert.noise import Noise
 from smoothcert.training.attacks import frozen
-from smoothcert.training.decisions import clean_decisions
 from smoothcert.training.loop import make_fabric, train
 from smoothcert.training.methods.base import Method, Passes, State, require
 from smoothcert.training.settings import TrainingSettings
@@ -31,7 +31,10 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 OBJECTIVES = ("mse", "stability", "mse-then-stability")
-"""What a denoiser can be trained for: a small error in the image, the classifier's decision, or one after the other."""
+"""Training objectives: a small error in the image, the classifier's decision, or first one and then the other."""
+
+DECISIONS = "decisions"
+"""The folder of a black-box classifier's decisions, in the folder of the training."""
 
 
 def train_denoiser(
@@ -50,36 +53,36 @@ def train_denoiser(
     progress: bool = True,
     tensorboard: bool = False,
 ) -> list[dict[str, float]]:
-    """Train a denoiser in place with the one training loop; in a folder, continue what is there.
+    """Train a denoiser in place; continue the training in the folder if there is one.
 
-    With surrogates, or where the classifier is no module, the classifier is only asked: once about each training input
-    without noise, and never by the loop. Its gradients are then those of the surrogates (Salman et al., 2020, §3.2).
-    Every epoch is judged through the classifier, or the first surrogate where the classifier is only asked; without
-    either no inputs are kept out. No weight of classifier or surrogates changes.
+    With surrogates, or if the classifier is not a module, the classifier is a black box: it is called once for each
+    training input without noise, and gradients come from the surrogates (Salman et al., 2020, §3.2). Every epoch is
+    evaluated on held-out inputs through the classifier, or the first surrogate of a black box; without either, no
+    inputs are held out. The weights of classifier and surrogates do not change.
 
     Args:
-        denoiser: The denoiser, from fresh or trained weights; left in evaluation mode.
+        denoiser: The denoiser; in evaluation mode afterwards.
         dataset: The training data, or a pair of all inputs and all labels.
         noise: The noise the classifier will be certified with.
         classifier: The classifier: a module, or any callable from a batch to logits or votes.
-        surrogates: Modules with the same classes, for a classifier that can only be asked.
+        surrogates: Modules with the same classes, for a black-box classifier.
         objective: A name in ``OBJECTIVES``.
-        mse_epochs: The epochs that ``mse-then-stability`` spends on the first; half of them by default.
+        mse_epochs: The epochs of ``mse-then-stability`` with the first objective; half of them by default.
         settings: How to train.
-        folder: Where checkpoints, logs and the answers of the classifier go; nothing is written when not given.
-        info: What the checkpoints say about the denoiser; needed with a folder.
+        folder: Where checkpoints, logs and the classifier's decisions go; nothing is written if not given.
+        info: The metadata of the checkpoints; needed with a folder.
         fabric: Devices and processes, launched; one device by default.
         progress: Whether to show a progress bar on stderr.
         tensorboard: Whether to write TensorBoard logs too.
 
     Returns:
-        What was measured in each epoch. The loss is the mean squared error in units of the noise's variance (1 for a
-        denoiser that does nothing), then the cross-entropy.
+        The measurements of each epoch. The loss is the mean squared error divided by the noise's variance (1 for the
+        identity), then the cross-entropy.
 
     Raises:
-        UsageError: If the objective is unknown or lacks a classifier or surrogates, something does not fit, or the
-            folder holds another training.
-        SmoothcertError: If the loss is no longer a number, or the classifier's answers are none.
+        UsageError: If the objective is unknown or lacks a classifier or surrogates, shapes do not match, or the folder
+            holds another training.
+        SmoothcertError: If the loss or a logit of the classifier is not finite.
 
     Example:
         >>> from smoothcert import Gaussian, models
@@ -100,14 +103,14 @@ def train_denoiser(
         require(classifier is not None, f"the objective {objective} needs a classifier; give one, or use mse.")
         require(
             bool(surrogates) or not asked,
-            f"the objective {objective} needs gradients, and a classifier that can only be asked has none; give "
-            "surrogates, or the classifier as a torch.nn.Module.",
+            f"the objective {objective} needs gradients, and a black-box classifier has none; give surrogates, or the "
+            "classifier as a torch.nn.Module.",
         )
     if folder is not None:
         require(info is not None, "training in a folder needs info=CheckpointInfo.of(…), which the checkpoints carry.")
         assert info is not None
         name, known = info.architecture, ", ".join(DENOISERS)
-        require(name in DENOISERS, f"info says {name}, which is no denoiser; use one of {known}.")
+        require(name in DENOISERS, f"info says {name}, which is not a denoiser; use one of {known}.")
     fabric = fabric or make_fabric(settings.precision)
     dataset = dataset.arrays() if isinstance(dataset, ArrayDataset) else dataset
     source = source_of(dataset, fabric.device)
@@ -124,9 +127,8 @@ def train_denoiser(
         classes = _checked(denoiser, teachers, source, dataset, judged=settings.holdout > 0)
         decisions = None
         if asked and first < settings.epochs and fabric.is_global_zero:
-            place, size = None if folder is None else Path(folder), settings.batch_size
             assert classifier is not None
-            decisions = clean_decisions(classifier, source, num_classes=classes, batch_size=size, folder=place)
+            decisions = _decisions(classifier, dataset, classes, settings.batch_size, fabric.device, folder)
         decisions = fabric.broadcast(decisions)
         method = Denoising(mse_epochs=first, asked=decisions is not None, taught_by=_digest(teachers, decisions))
         return train(
@@ -213,6 +215,29 @@ class Pupil(nn.Module):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Pupil:
         return Pupil(copy.deepcopy(self.denoiser, memo), self.teachers)
+
+
+def _decisions(
+    classifier: Callable[[Tensor], Tensor],
+    dataset: Dataset | tuple[Tensor, Tensor],
+    classes: int,
+    batch_size: int,
+    device: torch.device,
+    folder: str | os.PathLike[str] | None,
+) -> Tensor:
+    """Return the decisions of a black-box classifier on the training inputs, stored in the folder of the training."""
+    inputs = list(zip(*dataset, strict=True)) if isinstance(dataset, tuple) else dataset
+    options: dict[str, Any] = {"num_classes": classes, "batch_size": batch_size, "device": device}
+    if folder is None:
+        return torch.from_numpy(clean_decisions(classifier, inputs, **options))
+    earlier = Path(folder) / "decisions.safetensors"
+    require(not earlier.exists(), f"'{earlier}' was written by an earlier version; delete it to ask again.")
+    created = not Path(folder).exists()
+    try:
+        return torch.from_numpy(clean_decisions(classifier, inputs, folder=Path(folder) / DECISIONS, **options))
+    finally:
+        if created and not any(Path(folder).iterdir()):
+            Path(folder).rmdir()  # nothing was decided
 
 
 def _mse_epochs(objective: str, mse_epochs: int | None, epochs: int) -> int:

@@ -16,8 +16,10 @@ from rich.progress import track
 from scipy import special
 from torch import Tensor, nn
 
+from smoothcert.certify import Smoothed
 from smoothcert.classifiers import Consensus
 from smoothcert.classifiers.sealed import Sealed
+from smoothcert.evaluate import count_votes
 from smoothcert.noise import Noise
 from smoothcert.sampling.member_logits import member_logits
 from smoothcert.sampling.seeds import BLOCK, HOLDOUT
@@ -73,12 +75,19 @@ def rank_members(
         >>> best.position
         1
     """
-    right = np.zeros(len(members), np.int64)
-    for logits, labels in _logits_and_labels(members, x, y, noise, copies, seed, progress):
-        right += (logits.argmax(axis=2) == labels).sum(axis=1)
-    accuracy = right / (len(x) * copies)
-    order = np.argsort(-accuracy, kind="stable")
-    return [Ranked(int(position), float(accuracy[position])) for position in order]
+    _check(members, x, y, copies)
+    held_out = list(zip(x, y.tolist(), strict=True))
+    ranked, classes = [], set[int]()
+    for position, member in enumerate(members):
+        smoothed = Smoothed(member, noise, input_range=None)
+        title = f"member {position + 1} of {len(members)}"
+        votes = count_votes(smoothed, held_out, copies, seed=seed, stage=HOLDOUT, title=title, progress=progress)
+        right = sum(int(row[label]) for row, (_, label) in zip(votes, held_out, strict=True) if label < len(row))
+        ranked.append(Ranked(position, right / (len(x) * copies)))
+        classes.add(votes.shape[1])
+    if len(classes) > 1:
+        raise UsageError(f"every member must give logits of the same classes, got {sorted(classes)} classes.")
+    return sorted(ranked, key=lambda member: -member.accuracy)
 
 
 @dataclass(frozen=True)
@@ -266,12 +275,16 @@ def _logits_and_labels(
     progress: bool,
 ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.int64]]]:
     """The logits (member, copy, class) of all members on noisy copies, and the labels, an input at a time."""
-    if not members or not len(x):
-        raise UsageError("judging members takes at least one member and one input.")
-    if len(x) != len(y) or copies < 1:
-        raise UsageError(f"judging members takes a label for each input and at least one copy, got {len(y)}, {copies}.")
+    _check(members, x, y, copies)
     members = [Sealed(member) for member in members]  # once for all inputs
     rows = list(enumerate(zip(x, y.tolist(), strict=True)))
     for index, (image, label) in track(rows, "judge members", console=Console(stderr=True), disable=not progress):
         drawn = member_logits(members, image, noise, n=copies, seed=seed, index=index, stage=HOLDOUT)
         yield drawn.noisy, np.full(copies, label)
+
+
+def _check(members: Sequence[Callable[[Tensor], Tensor]], x: Tensor, y: Tensor, copies: int) -> None:
+    if not members or not len(x):
+        raise UsageError("judging members takes at least one member and one input.")
+    if len(x) != len(y) or copies < 1:
+        raise UsageError(f"judging members takes a label for each input and at least one copy, got {len(y)}, {copies}.")

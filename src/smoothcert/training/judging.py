@@ -1,19 +1,16 @@
-"""How good a model in training is: votes on inputs kept out."""
+"""Evaluate a model during training by its votes on held-out inputs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-import torch
+import numpy as np
 from torch import Tensor, nn
 
-from smoothcert.classifiers.sealed import Sealed
+from smoothcert.certify import Smoothed
+from smoothcert.evaluate import count_votes
 from smoothcert.noise import Noise
-from smoothcert.sampling.lanes import Source
-from smoothcert.sampling.pool import Draw, Job, Pool, Steps
-from smoothcert.sampling.seeds import PREDICTION
-from smoothcert.sampling.statistics import TopClass
+from smoothcert.sampling.runtimes import unprepared
 from smoothcert.stats.binomial import lower_bound
 
 ALPHA = 0.001
@@ -22,11 +19,11 @@ _BATCH = {"cpu": 200, "cuda": 2000}
 
 @dataclass(frozen=True)
 class Judgement:
-    """How a smoothed classifier does on inputs kept out.
+    """The quality of a smoothed classifier on held-out inputs.
 
     Attributes:
-        accuracy: The share that most votes get right.
-        certified: The share that is certified at the radius, from few votes: a fast and low estimate.
+        accuracy: The share that most votes classify correctly.
+        certified: The share certified at the radius from few votes, an estimate that tends to be low.
     """
 
     accuracy: float
@@ -34,37 +31,20 @@ class Judgement:
 
 
 def judge(model: nn.Module, x: Tensor, y: Tensor, noise: Noise, *, votes: int, radius: float, seed: int) -> Judgement:
-    """Certify inputs in a hurry.
+    """Estimate accuracy and certified accuracy from few samples.
 
     Args:
-        model: The classifier; left as it is.
+        model: The classifier, which does not change.
         x: The inputs.
         y: Their labels.
         noise: The noise.
         votes: Noisy copies of each input.
         radius: The radius to certify.
         seed: The seed of the noise.
-
-    Returns:
-        The judgement.
     """
     threshold = float(noise.threshold(radius, dimension=x[0].numel()))
-    right = certified = 0
-    sealed = Sealed(model)
-    with torch.inference_mode():
-        num_classes = sealed(x[:2]).shape[1]
-    source = Source(sealed.run, noise, num_classes, [TopClass()], _BATCH.get(x.device.type, 200))
-    pool = Pool([source], seed)
-    for job, counts in pool.run(_jobs(x, votes)):
-        label = int(y[job.index])
-        right += max(range(num_classes), key=counts.__getitem__) == label
-        certified += float(lower_bound(counts[label], votes, ALPHA)) > threshold
-    return Judgement(right / len(x), certified / len(x))
-
-
-def _jobs(x: Tensor, votes: int) -> Iterator[Job[tuple[int, ...]]]:
-    def steps() -> Steps[tuple[int, ...]]:
-        (given,) = yield Draw(PREDICTION, votes)
-        return given.counts
-
-    return (Job(index, image, steps()) for index, image in enumerate(x))
+    labels = y.tolist()
+    smoothed = Smoothed(model, noise, input_range=None, runtime=unprepared(model, _BATCH.get(x.device.type, 200)))
+    counts = count_votes(smoothed, list(zip(x, labels, strict=True)), votes, seed=seed, progress=False)
+    bounds = lower_bound(counts[np.arange(len(labels)), labels], votes, ALPHA)
+    return Judgement(float(np.mean(counts.argmax(axis=1) == labels)), float(np.mean(bounds > threshold)))

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from smoothcert import data, models
+from smoothcert.evaluate.cluster import Cluster
 from smoothcert.noise import Gaussian
-from smoothcert.sampling.ray import Cluster
 from smoothcert.training.loop import BEST, LAST, make_fabric, train
 from smoothcert.training.settings import Recipe
 from smoothcert.training.sigma import SIGMAS

@@ -27,8 +27,8 @@ from smoothcert import (
     load_run,
     models,
 )
-from smoothcert.sampling import ray as module
-from smoothcert.sampling.ray import Cluster
+from smoothcert.evaluate.cluster import Cluster
+from smoothcert.evaluate.cluster import pool as module
 from smoothcert.sampling.sigma import OptimizeSigma
 from smoothcert.training.soft_labels import soft_labels
 from smoothcert.types import RunError, SmoothcertError, UsageError
@@ -244,7 +244,7 @@ def test_soft_labels_are_those_of_one_process(tmp_path):
     here = soft_labels(model, x, Gaussian(0.25), folder=tmp_path / "here", **options)
     there = soft_labels(model, x, Gaussian(0.25), folder=tmp_path / "there", cluster=TWO, **options)
     assert torch.equal(here, there)
-    assert [file.name for file in sorted((tmp_path / "there").glob("*.npy"))] == ["part-00000000.npy"]
+    assert load_run(tmp_path / "there").info["sessions"][0]["cluster"]["workers"] == 2
 
 
 class Slow(nn.Module):
@@ -258,13 +258,13 @@ def test_workers_that_join_late_work_too(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_LOOK_SECONDS", 0.2)
     monkeypatch.setattr(Cluster, "room", lambda self, ray: next(room, 3))
     sizes = []
-    grow = module.Team._grow
+    grow = module.WorkerPool._grow
 
     def watched(team, left):
         sizes.append(team.size)
         grow(team, left)
 
-    monkeypatch.setattr(module.Team, "_grow", watched)
+    monkeypatch.setattr(module.WorkerPool, "_grow", watched)
     data = [(torch.full((2, 4), i / 2000), 0) for i in range(900)]
     run = certify(tmp_path / "run", Smoothed(Slow(), Gaussian(0.5), batch_size=600), dataset=data, cluster=Cluster())
     assert sizes[:2] == [0, 1]

@@ -1,0 +1,153 @@
+"""Certify a dataset into a run folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from smoothcert.certify import Procedure, Smoothed
+from smoothcert.certify.inputs import CheckedInput
+from smoothcert.certify.smoothed import fresh_seed
+from smoothcert.data.subset import Indexable, data_fingerprint, labelled_input, select, take_shard
+from smoothcert.evaluate.cluster import Cluster, require_members
+from smoothcert.evaluate.driver import Answered, Answers, Evaluation, fill_run, session_facts
+from smoothcert.sampling import BLOCK
+from smoothcert.store.parts import parts_of, read_part
+from smoothcert.store.pending import read_pending
+from smoothcert.store.rows import Row, certificate_row
+from smoothcert.store.run import Run, load_run
+from smoothcert.types import UsageError
+
+
+def certify_dataset(
+    smoothed: Smoothed,
+    dataset: Indexable,
+    procedure: Procedure,
+    *,
+    run: str | os.PathLike[str],
+    every: int = 1,
+    start: int = 0,
+    stop: int | None = None,
+    shard: tuple[int, int] | None = None,
+    seed: int | None = None,
+    progress: bool = True,
+    source: Mapping[str, Any] | None = None,
+    cluster: Cluster | None = None,
+) -> Run:
+    """Certify inputs ``start``, ``start + every``, … of a dataset and store every certificate in a run folder.
+
+    The same call on an unfinished folder continues it, and ends with the same rows.
+
+    Args:
+        smoothed: The smoothed classifier.
+        dataset: Anything with a length and (input, label) pairs by index.
+        procedure: The procedure.
+        run: The run folder; created if missing.
+        every: Use every N-th input.
+        start: The first input.
+        stop: The end of the inputs, exclusive; the dataset's length by default.
+        shard: (i, k) for the i-th of k disjoint runs over these inputs, i from 1; ``merge_runs`` unites them.
+        seed: The seed of the noise. By default the seed of the existing run, or else a fresh one from the operating
+            system, which the run records. Set it only to repeat a run: certificates are valid for models and inputs
+            that were chosen without knowing the noise.
+        progress: Whether to show a progress bar on stderr.
+        source: Where the model came from (checkpoint file and hash), recorded in ``run.json``.
+        cluster: The Ray cluster whose workers certify; by default this process does. Only this process writes.
+
+    Returns:
+        The finished run.
+
+    Raises:
+        UsageError: If no input is selected, an input or the model's output is invalid, or a shard is given for a
+            classifier with a memory.
+        RunError: If the folder cannot be written or holds a run with another configuration.
+    """
+    indices = select(len(dataset), every=every, start=start, stop=stop)
+    own = indices if shard is None else take_shard(indices, *shard)
+    if shard is not None and smoothed.in_order:
+        raise UsageError("a memory needs all inputs in one run, in their order; certify without a shard.")
+    if cluster is not None and cluster.spread:
+        require_members(smoothed.model)
+    sealed = smoothed.sealed()
+    probe = CheckedInput(smoothed.check(labelled_input(dataset, indices[0])[0], procedure), sealed)
+    if seed is None:
+        seed = known_seed(run)
+    inputs = {"every": every, "start": start, "stop": stop, **({} if shard is None else {"shard": list(shard)})}
+    config = run_config("certification", smoothed, probe, procedure, seed, cluster)
+    config |= {"data": data_fingerprint(dataset, indices), "inputs": inputs}
+    session = {**session_facts(smoothed.device, source), "probe": sealed.probe(probe.tensor.shape)}
+
+    def started(
+        inputs: Iterator[tuple[int, Any]], like: Mapping[str, Any] | None, count: int
+    ) -> AbstractContextManager[tuple[dict[str, Any], Answers]]:
+        if cluster is None:
+            inputs = ((index, probe if index == indices[0] else x) for index, x in inputs)
+        evaluation = Evaluation(smoothed, procedure, probe, fresh_seed() if seed is None else seed, count)
+        return evaluation.running(inputs, like, cluster)
+
+    def row(one: Answered, index: int, label: int) -> Row:
+        return certificate_row(one.answer, label, one.seconds, one.consensus, one.sigma)
+
+    with nullcontext() if cluster is None else cluster.connected():
+        return fill_run(
+            run,
+            dataset,
+            own,
+            config,
+            session,
+            started,
+            row,
+            title="certify",
+            progress=progress,
+            resume=smoothed.resume,
+            early=procedure.decides_early,
+        )
+
+
+def run_config(
+    kind: str,
+    smoothed: Smoothed,
+    probe: CheckedInput,
+    procedure: Procedure,
+    seed: int | None,
+    cluster: Cluster | None,
+) -> dict[str, Any]:
+    """Return the part of a run's configuration that does not depend on the dataset."""
+    return {
+        "kind": kind,
+        "procedure": procedure.config(),
+        "noise": smoothed.noise.config(),
+        **smoothed.extra_config(),
+        "stream": {
+            "block": BLOCK,
+            "device": cluster.device if cluster else smoothed.device.type,
+            "dtype": str(probe.tensor.dtype).removeprefix("torch."),
+        },
+        "seed": seed,
+        "model": probe.sealed.sealed_identity,
+        "precision": smoothed.precision,
+        "num_classes": smoothed.num_classes,
+        "input_range": list(smoothed.input_range) if smoothed.input_range else None,
+    }
+
+
+def known_seed(run: str | os.PathLike[str]) -> int | None:
+    """Return the seed of the run in a folder, a fresh one for a new run, or None for a run merged from several seeds.
+
+    Raises:
+        RunError: If a file of the run is damaged.
+    """
+    folder = Path(run)
+    if (folder / "run.json").exists():
+        return load_run(run).settings.get("seed")
+    rows = read_pending(folder).rows  # run.json may be lost while the rows are there
+    for part in parts_of(folder):
+        rows = [*rows, *read_part(part, ["index", "seed"]).to_pylist()]
+    seeds = {row.get("seed") for row in rows}
+    if len(seeds) > 1:
+        return None
+    seed = seeds.pop() if seeds else None
+    return fresh_seed() if seed is None else seed

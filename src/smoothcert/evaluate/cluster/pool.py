@@ -1,0 +1,268 @@
+"""The pool of workers, on the driver: leases inputs to workers and collects their answers."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from smoothcert.evaluate.cluster.connection import TRIES, Cluster, worker_error
+from smoothcert.evaluate.cluster.worker import Item, Work, Worker, pack, versions
+from smoothcert.types import SmoothcertError
+
+_REPORT_SECONDS = 0.5  # longest time between two reports of a worker that has answers
+_AHEAD_SECONDS = 1.0  # work leased to a worker beyond its next report
+_LARGEST_LEASE = 1000
+_CALLS = 2  # per worker: one runs and one is queued, so the actor does not idle
+_LOOK_SECONDS = 5.0  # how often to look for new nodes
+_WAIT_SECONDS = 60.0  # without any worker before the user is warned
+
+
+@contextmanager
+def worker_pool(
+    cluster: Cluster, work: Work, inputs: int, *, like: Mapping[str, Any] | None = None
+) -> Iterator[WorkerPool]:
+    """Start workers, and stop them at the end of the block.
+
+    Args:
+        cluster: The cluster.
+        work: What each worker computes.
+        inputs: The number of inputs, which limits the number of workers.
+        like: The settings of an earlier session.
+
+    Yields:
+        The pool, once its first worker is ready.
+
+    Raises:
+        SmoothcertError: If the work cannot begin, workers cannot start, or their versions differ.
+    """
+    with cluster.connected() as ray:
+        pool = WorkerPool(ray, cluster, ray.put(pack(work, ray.cloudpickle)), like)
+        try:
+            pool.begin(inputs)
+            yield pool
+        finally:
+            pool.stop()
+
+
+@dataclass(eq=False)
+class _Member:
+    """Driver-side state of a worker."""
+
+    actor: Any
+    leased: dict[int, Any] = field(default_factory=dict)
+    calls: int = 0
+    ready: bool = False
+    since: float = 0.0
+    answered: int = 0
+
+    def wants(self, left: int, members: int) -> int:
+        """Return how many inputs to lease: enough to keep the worker busy, fewer when few are left."""
+        seconds = time.perf_counter() - self.since
+        rate = self.answered / seconds if self.answered else 0.0
+        ahead = max(2, math.ceil(rate * (_AHEAD_SECONDS + _REPORT_SECONDS)))
+        largest = min(math.ceil(ahead / _CALLS), _LARGEST_LEASE)
+        return max(min(ahead - len(self.leased), math.ceil(left / members), largest), 0)
+
+
+class WorkerPool:
+    """Leases inputs to workers, leases them again when a worker is lost, and adds workers as nodes join.
+
+    Args:
+        ray: The ``ray`` module, connected.
+        cluster: The cluster.
+        work: A reference to the packed work.
+        like: The settings of an earlier session.
+
+    Attributes:
+        settings: What ``Work.begin`` returned.
+    """
+
+    def __init__(self, ray: Any, cluster: Cluster, work: Any, like: Mapping[str, Any] | None) -> None:
+        self.settings = like
+        self._ray, self._cluster, self._work = ray, cluster, work
+        self._actor = cluster.actor(ray, Worker)
+        self._members: list[_Member] = []
+        self._calls: dict[Any, _Member] = {}
+        self._failed_starts = 0
+        self._agreed = False  # whether the first worker has chosen the settings of all
+        self._looked = -math.inf
+        self._idle_since: float | None = None
+
+    @property
+    def size(self) -> int:
+        """The number of workers that are ready."""
+        return sum(member.ready for member in self._members)
+
+    def begin(self, inputs: int) -> None:
+        """Start workers and wait for the first, which chooses the settings of all."""
+        self._grow(inputs)
+        while not self.size:
+            list(self._reports())
+
+    def run(self, inputs: Iterable[Item], count: int) -> Iterator[Item]:
+        """Yield the answer of each input as soon as it is reported.
+
+        Args:
+            inputs: The inputs, read as they are leased.
+            count: How many there are.
+
+        Raises:
+            SmoothcertError: If the work fails, or too many workers were lost with the same input.
+        """
+        queue = _Queue(iter(inputs), count)
+        while queue.left or any(member.leased for member in self._members):
+            self._grow(queue.left)
+            for member in self._members:
+                while member.ready and member.calls < _CALLS:
+                    lease = queue.take(member.wants(queue.left, max(self.size, 1)))
+                    if not lease and (member.calls or not member.leased):
+                        break
+                    member.since = member.since or time.perf_counter()
+                    member.leased |= lease
+                    self._call(member, member.actor.step.remote(list(lease.items()), _REPORT_SECONDS))
+            yield from self._reports(queue)
+        if queue.error is not None:
+            raise queue.error
+
+    def stop(self) -> None:
+        """Stop all workers."""
+        for member in self._members:
+            self._ray.kill(member.actor, no_restart=True)
+        self._members, self._calls = [], {}
+
+    def _start(self) -> None:
+        self._members.append(_Member(self._actor.remote(self._work, self._cluster.cpus, self._cluster.device)))
+        self._begin_waiting()
+
+    def _begin_waiting(self) -> None:
+        """Let new workers begin: only one until it has chosen the settings, then all."""
+        waiting = [member for member in self._members if not member.ready and not member.calls]
+        first = not self._agreed and not any(member.calls for member in self._members)
+        for member in waiting if self._agreed else waiting[: int(first)]:
+            self._call(member, member.actor.begin.remote(self.settings, versions()))
+
+    def _call(self, member: _Member, call: Any) -> None:
+        self._calls[call] = member
+        member.calls += 1
+
+    def _grow(self, left: int) -> None:
+        """Start more workers if they fit on the cluster and have something to do."""
+        if time.perf_counter() - self._looked > _LOOK_SECONDS:
+            self._looked = time.perf_counter()
+            for _ in range(min(self._cluster.room(self._ray), left + self.size) - len(self._members)):
+                self._start()
+
+    def _reports(self, queue: _Queue | None = None) -> Iterator[Item]:
+        """Wait for a report, at most a few seconds, and yield the answers of all reports."""
+        ready, rest = self._ray.wait(list(self._calls), num_returns=1, timeout=_LOOK_SECONDS)
+        ready += self._ray.wait(rest, num_returns=len(rest), timeout=0)[0] if rest else []
+        self._warn_without_workers()
+        for call in ready:
+            member = self._calls.pop(call, None)
+            if member is None:
+                continue  # another call has shown already that this worker is lost
+            try:
+                report = self._ray.get(call)
+            except self._ray.exceptions.RayActorError as error:
+                self._lose(member, queue, error)
+                continue
+            except self._ray.exceptions.RayTaskError as error:
+                raise worker_error(error) from error
+            member.calls -= 1
+            if not member.ready:
+                self._admit(member, report)
+                continue
+            done, problem = report
+            for index, answer in done:
+                del member.leased[index]
+                member.answered += 1
+                yield index, answer
+            if problem is not None:
+                raise problem
+
+    def _admit(self, member: _Member, report: tuple[Mapping[str, Any], str]) -> None:
+        self.settings, mismatch = report
+        if mismatch:
+            raise SmoothcertError(f"a worker has {mismatch}; install the same versions on all nodes.")
+        member.ready, self._failed_starts, self._agreed = True, 0, True
+        self._begin_waiting()
+
+    def _lose(self, member: _Member, queue: _Queue | None, error: Exception) -> None:
+        """Take back the inputs leased to a lost worker, and replace it."""
+        self._members.remove(member)
+        self._calls = {call: other for call, other in self._calls.items() if other is not member}
+        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        if not member.ready:
+            self._failed_starts += 1
+            if self._failed_starts >= TRIES:
+                raise SmoothcertError(
+                    f"workers cannot start ({reason}); smoothcert must be installed on all nodes, in the same version."
+                ) from error
+        else:
+            warnings.warn(f"a worker was lost; its {len(member.leased)} input(s) go to others.", stacklevel=2)
+            if queue is not None:
+                queue.put_back(member.leased, reason)
+        self._looked = -math.inf
+        if queue is None:
+            self._start()
+        self._begin_waiting()
+
+    def _warn_without_workers(self) -> None:
+        now = time.perf_counter()
+        if self.size:
+            self._idle_since = None
+        elif self._idle_since is None:
+            self._idle_since = now
+        elif now - self._idle_since > _WAIT_SECONDS:
+            self._idle_since = math.inf
+            gpus = f" and {self._cluster.gpus:g} GPU(s)" if self._cluster.gpus else ""
+            need = f"{self._cluster.cpus} CPU(s){gpus}"
+            warnings.warn(f"no worker could start yet; each needs {need}. Still waiting.", stacklevel=2)
+
+
+class _Queue:
+    """Inputs to lease: first those of lost workers, then new ones."""
+
+    def __init__(self, inputs: Iterator[Item], count: int) -> None:
+        self._inputs, self._new = inputs, count
+        self._back: deque[Item] = deque()
+        self._losses: dict[int, int] = {}
+        self.error: Exception | None = None
+
+    @property
+    def left(self) -> int:
+        return self._new + len(self._back)
+
+    def take(self, most: int) -> dict[int, Any]:
+        taken: dict[int, Any] = {}
+        while len(taken) < most and self.left:
+            if self._back:
+                index, x = self._back.popleft()
+            else:
+                try:
+                    index, x = next(self._inputs)
+                except StopIteration:
+                    self._new = 0
+                    break
+                except Exception as error:  # raised once the inputs before it are answered
+                    self._new, self.error = 0, error
+                    break
+                self._new -= 1
+            taken[index] = x
+        return taken
+
+    def put_back(self, leased: Mapping[int, Any], reason: str) -> None:
+        for index, x in reversed(list(leased.items())):
+            self._losses[index] = self._losses.get(index, 0) + 1
+            if self._losses[index] >= TRIES:
+                raise SmoothcertError(
+                    f"{TRIES} workers were lost with input {index} ({reason}); look at their memory, or run the same "
+                    "command again without Ray."
+                )
+            self._back.appendleft((index, x))
