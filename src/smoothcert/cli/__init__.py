@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
+import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from smoothcert.types import SmoothcertError
 
 _STOPPED = 130  # the exit code of a command stopped by Ctrl-C
+_CONTINUES = "stopped; the same command continues where this one ended."
 _usual_warning = warnings.formatwarning
 
 
@@ -26,7 +31,8 @@ def _run(arguments: list[str]) -> int:
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="replace")  # a terminal that lacks a character shows a question mark
-        from smoothcert.cli.app import run
+        with stopping_at_once():
+            from smoothcert.cli.app import run
 
         code = run(arguments)
         if code == _STOPPED:  # how newer versions of typer report Ctrl-C
@@ -40,12 +46,25 @@ def _run(arguments: list[str]) -> int:
         return 1
     except BaseException as error:
         if _interrupted(error):
-            return _fail("stopped; the same command continues where this one ended.", _STOPPED)
+            return _fail(_CONTINUES, _STOPPED)
         if isinstance(error, MemoryError) or re.search("(can't|cannot) allocate|out of memory", str(error)):
             return _fail("there is not enough memory; give a smaller --batch-size.", 1)
         if isinstance(error, OSError) and error.filename is not None:
             return _fail(f"{os.fsdecode(error.filename)} cannot be used ({error.strerror or error}).", 1)
         raise
+
+
+@contextmanager
+def stopping_at_once() -> Iterator[None]:
+    """End the process on Ctrl-C while modules are imported: an exception there leaves libraries half-initialised."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        yield
+        return
+    usual = signal.signal(signal.SIGINT, lambda *_: os._exit(_fail(_CONTINUES, _STOPPED)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, usual)
 
 
 def _interrupted(error: BaseException | None) -> bool:
@@ -58,7 +77,7 @@ def _interrupted(error: BaseException | None) -> bool:
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"smoothcert: {message}", file=sys.stderr)
+    print(f"smoothcert: {message}", file=sys.stderr, flush=True)
     return code
 
 

@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import smoothcert
+from smoothcert.cli import stopping_at_once
 from smoothcert.cli.options import command
 from smoothcert.types import UsageError
 
@@ -89,7 +90,8 @@ class _Unloaded(TyperCommand):
     def load(self) -> Any:
         module, _, function = self.place.partition(":")
         single = typer.Typer(add_completion=False, **_LOOK)
-        found = getattr(importlib.import_module(f"smoothcert.cli.{module}"), function)
+        with stopping_at_once():
+            found = getattr(importlib.import_module(f"smoothcert.cli.{module}"), function)
         single.command(self.name, cls=_Command)(command(found))
         return typer.main.get_command(single)
 
