@@ -36,7 +36,7 @@ def demo(
     every: Annotated[int, typer.Option(help="Use every N-th test digit.")] = 5,
     fresh: Annotated[bool, typer.Option("--fresh", help="Delete earlier models and runs and start again.")] = False,
 ) -> None:
-    """Train on the bundled digits at two noise levels, certify, compare, and write a report: two minutes on a laptop.
+    """Train on the bundled digits at two noise levels, certify, compare, and write a report, in under three minutes.
 
     A third run is a composition (ACES): a model under strong noise, and an accurate one where that is uncertain.
 
