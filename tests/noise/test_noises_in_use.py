@@ -93,8 +93,7 @@ def test_default_run_folders_tell_noises_and_norms_apart(run, trained, tmp_path,
     for norm in ("l1", "linf"):
         assert run(*command, "--stop", 1, "--norm", norm)[0] == 0
     assert {folder.name for folder in (tmp_path / "runs").iterdir()} == {
-        "best-digits-uniform-0.5-grid-256",
-        "best-digits-uniform-0.5-grid-256-linf",
+        f"best-digits-uniform-0.5-grid-256-cohen-norm-{norm}-n-50-stop-1" for norm in ("l1", "linf")
     }
 
 
@@ -121,11 +120,11 @@ def test_a_noise_is_chosen_on_the_command_line(run, trained, tmp_path, arguments
     ("arguments", "match"),
     [
         (["--noise", "uniforn", "--lam", "1"], "unknown noise 'uniforn'; did you mean 'uniform'"),
-        (["--noise", "uniform"], "uniform noise needs --lam"),
-        (["--noise", "discrete"], "discrete noise needs --keep and --levels"),
-        (["--keep", "0.8"], "discrete noise needs --levels"),
-        (["--noise", "uniform", "--sigma", "1"], "--sigma is a setting of gaussian noise, not of uniform noise"),
-        (["--sigma", "1", "--lam", "1"], "--lam is a setting of uniform noise, not of gaussian noise"),
+        (["--noise", "uniform"], "uniform needs --lam"),
+        (["--noise", "discrete"], "discrete needs --keep and --levels"),
+        (["--keep", "0.8"], "discrete needs --levels"),
+        (["--noise", "uniform", "--sigma", "1"], "--sigma is an option of gaussian, not of uniform"),
+        (["--sigma", "1", "--lam", "1"], "--lam is an option of uniform, not of gaussian"),
         (["--lam", "0"], "lam must be a positive number"),
         (["--keep", "0.4", "--levels", "1"], "keep must be above 1/2"),
         (["--keep", "0.8", "--levels", "0"], "levels must be a whole number"),
@@ -164,7 +163,7 @@ def test_an_unknown_noise_in_a_checkpoint_is_told(run, tmp_path):
 def test_attack_is_about_l2_only(run, trained, tmp_path):
     gaussian, uniform = (trained / f"digits-{name}-quick" for name in ("gaussian-0.25", "uniform-0.50"))
     command = ["--data", "digits", "--radii", "0.1", "--max", 1, "--steps", 1, "--copies", 2, "--n", 50]
-    assert "the attack is about l2 radii and knows no other norm" in refusal(
+    assert "the attack works in l2 only, got --norm linf; leave it out" in refusal(
         run("attack", gaussian, *command, "--norm", "linf")
     )
     assert "which uniform noise does not certify (it certifies l1, linf)" in refusal(run("attack", uniform, *command))

@@ -190,7 +190,7 @@ class Procedure(ABC):
         Raises:
             UsageError: If the procedure cannot be planned.
         """
-        raise UsageError(f"there is no plan for the procedure {self.name}.")
+        raise UsageError(f"the cost of {self.name} cannot be planned; use cohen, staged or anytime.")
 
     def forecast(self, threshold: float, probabilities: Sequence[float]) -> Forecast:
         """Tell which counts decide a target, and how inputs end.
@@ -202,7 +202,7 @@ class Procedure(ABC):
         Raises:
             UsageError: If the procedure cannot be planned.
         """
-        raise UsageError(f"there is no plan for the procedure {self.name}.")
+        raise UsageError(f"the cost of {self.name} cannot be planned; use cohen, staged or anytime.")
 
     @abstractmethod
     def certify(self, task: Task) -> Steps[Certificate]:

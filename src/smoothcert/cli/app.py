@@ -17,7 +17,7 @@ from smoothcert.types import UsageError
 START, CERTIFY, COMPARE, FILES = "Start", "Certify", "Compare", "Runs, logs and data"
 
 COMMANDS: dict[str, tuple[str, str, str]] = {
-    "demo": (START, "demo:demo", "Train, certify and report on bundled digits, in two minutes."),
+    "demo": (START, "demo:demo", "Train, certify and report on bundled digits, in under three minutes."),
     "train": (START, "train:train", "Train a classifier for smoothing by a recipe."),
     "recipes list": ("", "train:list_recipes", "List the recipes."),
     "recipes show": ("", "train:show_recipe", "Print a recipe as YAML."),

@@ -297,7 +297,7 @@ def _noise_to_use(
         return trained_noise(checkpoints, denoisers)
     try:
         trained = trained_noise(checkpoints, denoisers)
-    except UsageError:
+    except (CheckpointError, UsageError):
         return noise
     if trained.name == noise.name and not 0.5 <= noise.scale / trained.scale <= 2:
         typer.echo(

@@ -58,10 +58,10 @@ def load(name: StrPath, *, split: str = "test", root: StrPath | None = None) -> 
         info = DATASETS[text]
         _check_split(split, info.splits)
         return READERS[info.layout](info, split, resolve_root(root))
-    if path.suffix == ".npz" and not path.exists():
-        raise wrong_path(DataError(f"{path} is not there; give the path of an .npz file."))
     if path.suffix == ".npz":
         _check_split(split, SPLITS)
+        if not path.exists():
+            raise wrong_path(DataError(f"{path} is not there; give the path of an .npz file."))
         return load_npz(path, split)
     if path.is_dir():
         _check_split(split, folder.SPLITS)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from smoothcert.report.metrics import Outcomes, average_certified_radius, certified_accuracy, common_norm
+from smoothcert.stats.decisions import routed_class
 from smoothcert.types import ABSTAIN, CERTIFIER, CORE, Norm, UsageError
 
 IntArray = NDArray[np.int64]
@@ -154,7 +155,7 @@ def compose(components: Components, theta: float) -> Outcomes:
     """
     at = components.position(theta)
     certifier, choice = components.certifier, components.choice[at]
-    predict = _answer(choice, certifier.predict, components.core)
+    predict = routed_class(choice, certifier.predict, components.core)
     proved = (choice == CERTIFIER) & ~certifier.abstained
     radius = np.where(proved, np.minimum(certifier.radius, components.choice_radius[at]), 0.0)
     return replace(certifier, predict=predict, radius=radius, natural=None)
@@ -166,12 +167,7 @@ def predictions(components: Components, theta: float) -> IntArray:
     Raises:
         UsageError: If the threshold is not stored.
     """
-    return _answer(components.choice_predicted[components.position(theta)], components.predicted, components.core)
-
-
-def _answer(choice: IntArray, certifier: IntArray, core: IntArray) -> IntArray:
-    agreed = np.where(certifier == core, core, ABSTAIN)
-    return np.where(choice == CERTIFIER, certifier, np.where(choice == CORE, core, agreed))
+    return routed_class(components.choice_predicted[components.position(theta)], components.predicted, components.core)
 
 
 def natural_accuracy(components: Components, theta: float) -> float:

@@ -20,9 +20,9 @@ from smoothcert.report.load import log_name, run_outcomes
 from smoothcert.report.metadata import read_metadata, read_norm
 from smoothcert.report.metrics import NORM_TEXT, Outcomes
 from smoothcert.report.recompute import offsets
-from smoothcert.stats import lower_bound, top_class_p_value
+from smoothcert.stats.decisions import certified_class, guess_and_bound, predicted_class
 from smoothcert.store import LogKind, Run, load_run, read_log
-from smoothcert.types import ABSTAIN, Guarantee, Norm, RunError, UsageError
+from smoothcert.types import Guarantee, Norm, RunError, UsageError
 
 _SPELLING = {"clean_predict": "unperturbed predict", "p50": "50 percentile"}
 _VOTES = ("selection", "counts", "selector0", "selector")
@@ -82,15 +82,13 @@ def load_single(path: str | os.PathLike[str]) -> Single:
     settings, counts = _settings(run, table), _matrix(run.path, table, "counts")
     if composed:  # the stored answers are those of the composition; the certifier is one classifier for all inputs
         noise, norm = _noise(run, settings)
-        guess = _matrix(run.path, table, "selection").argmax(axis=1)
-        bound = lower_bound(counts[np.arange(len(counts)), guess], settings["n"], settings["alpha"])
-        predict = np.where(bound > 0.5, guess, ABSTAIN)
+        selection = _matrix(run.path, table, "selection")
+        guess, bound = guess_and_bound(selection, counts, settings["n"], settings["alpha"])
+        predict = certified_class(guess, bound)
         radius = noise.radius(bound, norm, None, offsets(table))
         metadata = replace(outcomes.metadata, guarantee=(Guarantee.GLOBAL.value,))
         outcomes = replace(outcomes, predict=predict, radius=radius, norm=norm, metadata=metadata, natural=None)
-    second, first = np.sort(counts, axis=1)[:, -2:].T
-    sure = top_class_p_value(first, second) <= settings["alpha"]
-    return Single(outcomes, float((sure & (counts.argmax(axis=1) == outcomes.label)).mean()))
+    return Single(outcomes, float((predicted_class(counts, settings["alpha"])[0] == outcomes.label).mean()))
 
 
 def _from_run(run: Run, core: str | os.PathLike[str] | None) -> Components:

@@ -12,7 +12,8 @@ from smoothcert.noise.base import shortened
 from smoothcert.report.aces import Components, FloatArray, IntArray
 from smoothcert.report.metadata import UNKNOWN, Metadata
 from smoothcert.report.metrics import Outcomes
-from smoothcert.stats import lower_bound, top_class_p_value
+from smoothcert.stats import lower_bound
+from smoothcert.stats.decisions import certified_class, choice_votes, guessed_choice, predicted_choice, predicted_class
 from smoothcert.types import ABSTAIN, CERTIFIER, CORE, Norm, UsageError
 
 
@@ -83,20 +84,15 @@ def components_from_votes(
     def proved(guess: IntArray, count: IntArray) -> tuple[IntArray, FloatArray]:
         distinct, place = np.unique(count, return_inverse=True)
         bound = lower_bound(distinct, n, alpha / 2)
-        sure = (bound > 0.5)[place].reshape(count.shape)
+        answer = certified_class(guess, bound[place].reshape(count.shape))
         radii = shortened(radius(bound)[place].reshape(count.shape), offset)
-        return np.where(sure, guess, ABSTAIN), np.where(sure, radii, 0.0)
+        return answer, np.where(answer == ABSTAIN, 0.0, radii)
 
     guess = votes["selection"].argmax(axis=1)
     certified, radii = proved(guess, votes["counts"][rows, guess])
-    second, first = np.sort(votes["counts"], axis=1)[:, -2:].T
-    predicted = np.where(top_class_p_value(first, second) <= alpha / 2, votes["counts"].argmax(axis=1), ABSTAIN)
-
-    certify0, core0 = _choices(votes["selector0"])
-    certify, for_core = _choices(votes["selector"])
-    guess = np.where(core0 > certify0, CORE, CERTIFIER)
-    choice, choice_radius = proved(guess, np.where(guess == CERTIFIER, certify, for_core))
-    decided = top_class_p_value(certify, for_core) <= alpha / 2
+    chosen = choice_votes(votes["selector"]).swapaxes(1, 2)  # (core or certifier, thresholds, inputs)
+    guess = guessed_choice(choice_votes(votes["selector0"]).swapaxes(1, 2))
+    choice, choice_radius = proved(guess, np.where(guess == CERTIFIER, chosen[CERTIFIER], chosen[CORE]))
     return Components(
         certifier=Outcomes(
             name,
@@ -108,13 +104,13 @@ def components_from_votes(
             alpha=np.full(len(rows), alpha),
             metadata=metadata,
         ),
-        predicted=predicted,
+        predicted=predicted_class(votes["counts"], alpha / 2)[0],
         core=np.asarray(core),
         thetas=np.arange(len(choice)) / (len(choice) - 1),
         choice=choice,
         choice_radius=choice_radius,
-        choice_predicted=np.where(decided, np.where(certify > for_core, CERTIFIER, CORE), ABSTAIN),
-        median=_median(certify),
+        choice_predicted=predicted_choice(chosen, alpha / 2)[0],
+        median=_median(chosen[CERTIFIER]),
         settings=settings or {},
     )
 
@@ -123,9 +119,3 @@ def _median(certify: IntArray) -> FloatArray:
     """The median score of every input: the middle between the two thresholds around it; NaN without a valid copy."""
     above = (2 * certify < certify[-1]).sum(axis=0)
     return np.where(certify[-1] > 0, np.maximum(above - 0.5, 0.0) / (len(certify) - 1), np.nan)
-
-
-def _choices(histogram: IntArray) -> tuple[IntArray, IntArray]:
-    """Votes for the certifier and for the core, by threshold and input."""
-    certify = histogram.cumsum(axis=1).T
-    return certify, certify[-1] - certify

@@ -15,7 +15,7 @@ from smoothcert.noise.base import shortened
 from smoothcert.report.metadata import Metadata, read_metadata
 from smoothcert.report.metrics import Outcomes
 from smoothcert.report.origins import origin_of
-from smoothcert.stats import lower_bound, top_class_p_value
+from smoothcert.stats.decisions import certified_class, guess_and_bound, predicted_class
 from smoothcert.store import Run
 from smoothcert.types import ABSTAIN, Guarantee, Norm, RunError, UsageError
 
@@ -62,21 +62,20 @@ def recompute(run: Run, *, n: int | None = None, alpha: float | None = None, nam
     level = procedure["alpha"] if alpha is None else alpha
     counts = _votes(run, table, samples)
     selection = _matrix(run, table, "selection votes", table["selection"].to_pylist(), procedure["n0"])
-    guess = selection.argmax(axis=1)
-    bound = np.asarray(lower_bound(counts[np.arange(len(counts)), guess], samples, level))
+    guess, bound = guess_and_bound(selection, counts, samples, level)
     if "sigma" in run.config:
         radius = np.array([float(Gaussian(s).radius(p, norm)) for s, p in zip(_sigmas(run, table), bound, strict=True)])
     else:
         radius = noise.radius(bound, norm)
     radius = shortened(radius, offsets(table))
-    proved = bound > 0.5
+    predict = certified_class(guess, bound)
     label = table["label"].to_numpy()
     return Outcomes(
         name or run.name,
         table["index"].to_numpy(),
         label,
-        np.where(proved, guess, ABSTAIN),
-        np.where(proved, radius, 0.0),
+        predict,
+        np.where(predict == ABSTAIN, 0.0, radius),
         norm,
         origin_of(run, n=samples, alpha=level),
         None if "sigma" in run.config else natural_count(counts, label, level),
@@ -105,9 +104,7 @@ def natural_count(counts: IntArray, label: IntArray, alpha: float) -> int:
         >>> natural_count(np.array([[990, 10], [505, 495]]), np.array([0, 0]), 0.001)
         1
     """
-    second, first = np.sort(counts, axis=1)[:, -2:].T
-    sure = top_class_p_value(first, second) <= alpha
-    return int((sure & (counts.argmax(axis=1) == label)).sum())
+    return int((predicted_class(counts, alpha)[0] == label).sum())
 
 
 def offsets(table: pa.Table) -> FloatArray:
