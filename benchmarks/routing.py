@@ -41,13 +41,13 @@ from smoothcert import (
 from smoothcert.models import load_model
 from smoothcert.report.aces import compose, natural_accuracy
 from smoothcert.report.aces_load import load_components, load_single
-from smoothcert.report.aces_plots import entropy_figure, pareto_figure, selection_figure
-from smoothcert.report.input_plots import scales_figure
+from smoothcert.report.figures.aces import entropy_figure, pareto_figure, selection_figure
+from smoothcert.report.figures.inputs import scales_figure
+from smoothcert.report.figures.style import save_figure
 from smoothcert.report.load import run_outcomes
 from smoothcert.report.metrics import Outcomes, acr_text, average_certified_radius, certified_accuracy
-from smoothcert.report.style import save_figure
 from smoothcert.sampling.sigma import OptimizeSigma
-from smoothcert.store.selection import best_of
+from smoothcert.store.selector_labels import best_of
 from smoothcert.training import METHODS, TrainingSettings, train
 from smoothcert.training.recipes import load_recipe
 from smoothcert.training.run import train_recipe

@@ -19,17 +19,17 @@ from smoothcert.data.published import load_published
 from smoothcert.models import describe, load_checkpoint
 from smoothcert.models.denoisers import load_denoiser
 from smoothcert.report.aces_load import load_components, load_single
-from smoothcert.report.aces_tables import aces_table, render_aces
-from smoothcert.report.html import embedded_json
 from smoothcert.report.load import load_outcomes, run_outcomes
-from smoothcert.report.page_data import group_payload
-from smoothcert.report.page_groups import groups
-from smoothcert.report.page_sources import load_sources
-from smoothcert.report.tables import accuracy_table, render
+from smoothcert.report.page.groups import groups
+from smoothcert.report.page.html import embedded_json
+from smoothcert.report.page.payload import group_payload
+from smoothcert.report.page.sources import load_sources
+from smoothcert.report.tables.accuracy import accuracy_table, render
+from smoothcert.report.tables.aces import aces_table, render_aces
 from smoothcert.store import LogKind, load_run, merge_runs, open_run, read_log
-from smoothcert.store.copies import noisy_copies
+from smoothcert.store.noisy_copies import noisy_copies
 from smoothcert.store.rows import Row
-from smoothcert.store.selection import best_of, certifiable
+from smoothcert.store.selector_labels import best_of, certifiable
 from smoothcert.training.recipes import load_recipe, recipe_to_yaml
 from smoothcert.training.resume import load_progress
 from smoothcert.types import CheckpointError, SmoothcertError, UsageError

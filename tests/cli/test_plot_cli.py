@@ -16,7 +16,7 @@ from smoothcert.models import CheckpointInfo, save_checkpoint
 from smoothcert.report.load import run_outcomes
 from smoothcert.report.metrics import average_certified_radius
 from smoothcert.store import load_run
-from smoothcert.store.copies import noisy_copies
+from smoothcert.store.noisy_copies import noisy_copies
 from smoothcert.types import RunError, UsageError
 
 DIGITS = data.load("digits", split="test")

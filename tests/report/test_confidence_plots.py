@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from smoothcert.report.confidence_plots import Confidence, confidence_figure
 from smoothcert.report.evidence import Evidence, load_evidence, setting
-from smoothcert.report.sample_plots import Samples, samples_figure
+from smoothcert.report.figures.confidence import Confidence, confidence_figure
+from smoothcert.report.figures.samples import Samples, samples_figure
 from smoothcert.store import write_run
 from smoothcert.types import RunError, UsageError
 

@@ -10,8 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from smoothcert.report.corruption_plots import severity_figure, type_figure
-from smoothcert.report.corruption_tables import corruption_sheet
 from smoothcert.report.corruptions import (
     ACR,
     SuiteResults,
@@ -23,9 +21,11 @@ from smoothcert.report.corruptions import (
     suite_mean,
     type_mean,
 )
-from smoothcert.report.layout import render_sheet
+from smoothcert.report.figures.corruptions import severity_figure, type_figure
+from smoothcert.report.figures.style import save_figure
 from smoothcert.report.metrics import Outcomes
-from smoothcert.report.style import save_figure
+from smoothcert.report.tables.corruptions import corruption_sheet
+from smoothcert.report.tables.layout import render_sheet
 from smoothcert.store import write_run
 from smoothcert.types import Norm, UsageError
 

@@ -17,15 +17,15 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from smoothcert import data
-from smoothcert.report.html import embedded_json, report_html
 from smoothcert.report.load import load_outcomes
 from smoothcert.report.metrics import Outcomes, certified_accuracy, certified_counts
-from smoothcert.report.page_data import MOST_STEPS, curve_grid, floored, votes_payload
-from smoothcert.report.page_groups import groups
-from smoothcert.report.page_images import group_images
-from smoothcert.report.page_sources import Source, load_sources
-from smoothcert.report.page_table import usual_radii
-from smoothcert.report.tables import accuracy_table, render
+from smoothcert.report.page.groups import groups
+from smoothcert.report.page.html import embedded_json, report_html
+from smoothcert.report.page.images import group_images
+from smoothcert.report.page.overview import usual_radii
+from smoothcert.report.page.payload import MOST_STEPS, curve_grid, floored, votes_payload
+from smoothcert.report.page.sources import Source, load_sources
+from smoothcert.report.tables.accuracy import accuracy_table, render
 from smoothcert.store import load_run, write_run
 from smoothcert.types import Norm, RunError, UsageError
 

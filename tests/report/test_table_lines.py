@@ -12,13 +12,14 @@ import pytest
 from rich.console import Console
 
 from smoothcert import Cohen, Gaussian, Smoothed, Uniform, certify_dataset
-from smoothcert.report import gather, table_styles
-from smoothcert.report.gather import gather_seeds
 from smoothcert.report.load import load_outcomes, run_outcomes
 from smoothcert.report.metrics import Outcomes, average_certified_radius, parse_radii
 from smoothcert.report.origins import Origin, origin_of
-from smoothcert.report.table_styles import TABLE_STYLES
-from smoothcert.report.tables import accuracy_table, render, rich_table
+from smoothcert.report.tables import grouping as gather
+from smoothcert.report.tables import styles as table_styles
+from smoothcert.report.tables.accuracy import accuracy_table, render, rich_table
+from smoothcert.report.tables.grouping import gather_seeds
+from smoothcert.report.tables.styles import TABLE_STYLES
 from smoothcert.store import load_run, read_log
 from smoothcert.types import UsageError
 

@@ -11,13 +11,13 @@ import torch
 
 from smoothcert.report.load import run_outcomes
 from smoothcert.report.origins import origin_of
-from smoothcert.report.tables import default_radii
+from smoothcert.report.tables.accuracy import default_radii
 from smoothcert.sampling import BLOCK
-from smoothcert.store import info, load_run, merge_runs, open_run, pending, write_run
-from smoothcert.store.copies import noisy_copies
+from smoothcert.store import load_run, merge_runs, open_run, pending, run_json, write_run
+from smoothcert.store.noisy_copies import noisy_copies
 from smoothcert.store.parts import read_part, write_part
 from smoothcert.store.run import SCHEMA
-from smoothcert.store.selection import best_of, certifiable
+from smoothcert.store.selector_labels import best_of, certifiable
 from smoothcert.types import RunError, UsageError
 
 CONFIG = {
@@ -50,7 +50,7 @@ def sealed(path: Path, **changes) -> None:
     """Give ``run.json`` other content and a checksum that is right."""
     content = json.loads((path / "run.json").read_text())
     del content["sha256"]
-    (path / "run.json").write_text(info._info_text({**content, **changes}))
+    (path / "run.json").write_text(run_json._info_text({**content, **changes}))
 
 
 def test_the_run_that_is_damaged_here_reads_well(tmp_path):

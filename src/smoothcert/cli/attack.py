@@ -21,9 +21,9 @@ from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, Seed, loa
 from smoothcert.cli.options import grouped
 from smoothcert.files import STANDARD_OUTPUT, saving
 from smoothcert.noise import Gaussian
-from smoothcert.report.layout import FORMATS, Cell, Column, Line, Sheet, render_sheet, rich_sheet
 from smoothcert.report.metrics import parse_radii
-from smoothcert.report.tables import percent
+from smoothcert.report.tables.accuracy import percent
+from smoothcert.report.tables.layout import FORMATS, Cell, Column, Line, Sheet, render_sheet, rich_sheet
 from smoothcert.store import Run, load_run
 from smoothcert.store.certification import data_fingerprint, select
 from smoothcert.types import Norm, SmoothcertError, UsageError, radius_text, unknown_name

@@ -11,11 +11,11 @@ import typer
 from rich.console import Console
 
 from smoothcert.cli.results import Alpha, Output, Samples, show_notes, write_text
-from smoothcert.report import compare as comparing
-from smoothcert.report.compare_tables import render_comparison, rich_comparison
+from smoothcert.report import comparison as comparing
 from smoothcert.report.load import load_outcomes
 from smoothcert.report.metrics import Outcomes, parse_radii
 from smoothcert.report.notes import chosen
+from smoothcert.report.tables.comparison import render_comparison, rich_comparison
 from smoothcert.types import UsageError
 
 

@@ -16,9 +16,9 @@ from smoothcert.cli.procedures import with_arithmetic
 from smoothcert.cli.report import find_dataset
 from smoothcert.cli.results import show_table
 from smoothcert.noise import Gaussian
-from smoothcert.report.html import report_html, write_report
 from smoothcert.report.load import run_outcomes, sampling_limit
 from smoothcert.report.metrics import Outcomes, abstention_rate, certified_accuracy, clean_accuracy
+from smoothcert.report.page.html import report_html, write_report
 from smoothcert.store import Run, certify_dataset
 from smoothcert.training import METHODS, TrainingSettings, train
 
@@ -46,8 +46,8 @@ def demo(
 
         smoothcert demo --n 100000 --every 10 -o /tmp/demo --fresh
     """
-    from smoothcert.report.plots import certified_accuracy_figure
-    from smoothcert.report.style import save_figure
+    from smoothcert.report.figures.curves import certified_accuracy_figure
+    from smoothcert.report.figures.style import save_figure
 
     if fresh:
         for folder in ("models", "runs"):

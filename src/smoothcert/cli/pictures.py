@@ -15,14 +15,14 @@ from smoothcert.report.evidence import Evidence, load_evidence, setting
 from smoothcert.report.load import sampling_limit
 from smoothcert.report.metrics import parse_radii
 from smoothcert.store import Run
-from smoothcert.store.copies import check_data, noisy_copies
+from smoothcert.store.noisy_copies import check_data, noisy_copies
 from smoothcert.types import CheckpointError, Norm, RunError, SmoothcertError, UsageError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from smoothcert.report.aces import Single
-    from smoothcert.report.input_plots import VotedInput
+    from smoothcert.report.figures.inputs import VotedInput
 
 COPIES = 4
 """Noisy copies shown beside an input."""
@@ -82,7 +82,7 @@ class Kind:
 
 def draw_curve(paths: Sequence[Path], options: PlotOptions) -> Figure:
     """Certified accuracy over the radius, with the sampling limits of runs that have one."""
-    from smoothcert.report.plots import certified_accuracy_figure
+    from smoothcert.report.figures.curves import certified_accuracy_figure
 
     found = load_evidence(paths)
     limits = {each.name: limit for each in found if each.run is not None and (limit := sampling_limit(each.run))}
@@ -101,7 +101,7 @@ def draw_tradeoff(paths: Sequence[Path], options: PlotOptions) -> Figure:
     Raises:
         UsageError: If the natural accuracy of runs is not known; all of them are named.
     """
-    from smoothcert.report.aces_plots import pareto_figure
+    from smoothcert.report.figures.aces import pareto_figure
 
     singles: list[Single] = []
     unknown: dict[str, str] = {}
@@ -127,7 +127,7 @@ def draw_effect(paths: Sequence[Path], options: PlotOptions) -> Figure:
     Raises:
         UsageError: If no setting is named, or a run does not have it.
     """
-    from smoothcert.report.effect_plots import effect_figure
+    from smoothcert.report.figures.effects import effect_figure
 
     if options.over is None:
         raise UsageError("name the setting whose effect is to be drawn, such as --over noise.sigma.")
@@ -138,14 +138,14 @@ def draw_effect(paths: Sequence[Path], options: PlotOptions) -> Figure:
 
 def draw_confidence(paths: Sequence[Path], options: PlotOptions) -> Figure:
     """How p_A is distributed over the inputs."""
-    from smoothcert.report.confidence_plots import Confidence, confidence_figure
+    from smoothcert.report.figures.confidence import Confidence, confidence_figure
 
     return confidence_figure([Confidence.of(each) for each in load_evidence(paths)], title=options.title)
 
 
 def draw_samples(paths: Sequence[Path], options: PlotOptions) -> Figure:
     """How many samples the inputs took."""
-    from smoothcert.report.sample_plots import Samples, samples_figure
+    from smoothcert.report.figures.samples import Samples, samples_figure
 
     return samples_figure([Samples.of(each) for each in load_evidence(paths)], title=options.title)
 
@@ -156,7 +156,7 @@ def draw_inputs(paths: Sequence[Path], options: PlotOptions) -> Figure:
     Raises:
         UsageError: If there are several runs, the run keeps no votes or lacks an input, or its dataset is another.
     """
-    from smoothcert.report.input_plots import votes_figure
+    from smoothcert.report.figures.inputs import votes_figure
 
     found = load_evidence(paths)
     if len(found) != 1 or found[0].run is None or "data" not in found[0].run.config:
@@ -234,7 +234,7 @@ def _dataset(run: Run, options: PlotOptions) -> data.Dataset:
 
 
 def _voted(run: Run, row: dict[str, Any], x: Any, copies: int) -> VotedInput:
-    from smoothcert.report.input_plots import VotedInput
+    from smoothcert.report.figures.inputs import VotedInput
 
     return VotedInput(
         index=row["index"],

@@ -15,13 +15,13 @@ from rich.console import Console
 from smoothcert import models
 from smoothcert.cli.options import output_folder
 from smoothcert.files import saving
-from smoothcert.report.adaptive import consensus_text, savings, savings_text
 from smoothcert.report.intervals import probability_quantiles
 from smoothcert.report.load import load_outcomes, log_name, run_outcomes
 from smoothcert.report.metrics import Outcomes, parse_radii
 from smoothcert.report.notes import chosen, notes
-from smoothcert.report.table_styles import TABLE_STYLES
-from smoothcert.report.tables import AccuracyTable, accuracy_table, render, rich_table
+from smoothcert.report.tables.accuracy import AccuracyTable, accuracy_table, render, rich_table
+from smoothcert.report.tables.savings import consensus_text, savings, savings_text
+from smoothcert.report.tables.styles import TABLE_STYLES
 from smoothcert.store import Log, Run, load_run, read_log, write_log, write_run
 from smoothcert.store.logs import METADATA
 from smoothcert.types import Guarantee, Norm, UsageError, radius_text

@@ -12,7 +12,7 @@ from smoothcert.cli.classifiers import DataOptions
 from smoothcert.cli.options import grouped
 from smoothcert.files import STANDARD_OUTPUT, saving
 from smoothcert.store import load_run
-from smoothcert.store.selection import best_of, certifiable
+from smoothcert.store.selector_labels import best_of, certifiable
 from smoothcert.types import UsageError
 
 

@@ -22,12 +22,12 @@ import pyarrow as pa
 from filelock import FileLock, Timeout
 
 from smoothcert.files import TEMPORARIES, temporary_beside
-from smoothcert.store import info, pending
-from smoothcert.store.info import config_digest, read_info, refuse_strangers, write_info
+from smoothcert.store import pending, run_json
 from smoothcert.store.parts import parts_of, read_part, write_part
 from smoothcert.store.pending import PendingFile, read_pending
 from smoothcert.store.probes import refuse_other_answers
 from smoothcert.store.rows import SCHEMA, Row, certificate_row
+from smoothcert.store.run_json import config_digest, read_info, refuse_strangers, write_info
 from smoothcert.store.settings import checked_settings
 from smoothcert.types import RunError
 
@@ -222,7 +222,7 @@ def open_run(
         RunError: If the folder cannot be written, belongs to another configuration, is no run, or is in use.
     """
     folder = Path(path)
-    if folder.exists() and not (folder / info.NAME).exists() and not _is_ours(folder):
+    if folder.exists() and not (folder / run_json.NAME).exists() and not _is_ours(folder):
         raise RunError(f"{folder} exists and is not a run folder; choose a new or empty folder.")
     lock = FileLock(folder / _LOCK, timeout=0)
     try:
@@ -251,12 +251,12 @@ def _prepare(folder: Path, config: Mapping[str, Any], session: Mapping[str, Any]
     for leftover in folder.glob(TEMPORARIES):  # of a process that was killed; we hold the lock
         leftover.unlink(missing_ok=True)
     sessions: list[Any] = []
-    if (folder / info.NAME).exists() and not _is_empty(folder):
+    if (folder / run_json.NAME).exists() and not _is_empty(folder):
         run = load_run(folder)
         _refuse_other(folder, run.config, json.loads(json.dumps(config)))
         sessions = run.info.get("sessions", [])
         if not isinstance(sessions, list):
-            raise RunError(f"{folder / info.NAME} is damaged (its sessions are no list); restore it.")
+            raise RunError(f"{folder / run_json.NAME} is damaged (its sessions are no list); restore it.")
         refuse_other_answers(folder, sessions, [session])
         config = run.config  # one of an earlier version may tell less
     elif refuse_strangers(folder, config_digest(config)):
@@ -279,7 +279,7 @@ def _is_ours(folder: Path) -> bool:
     """Whether nothing is there but what a run consists of."""
     if not folder.is_dir():
         return False
-    known = {_LOCK, info.NAME, pending.NAME, *(part.name for part in parts_of(folder))}
+    known = {_LOCK, run_json.NAME, pending.NAME, *(part.name for part in parts_of(folder))}
     return all(file.name in known or file.match(TEMPORARIES) for file in folder.iterdir())
 
 

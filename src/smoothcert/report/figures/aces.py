@@ -23,9 +23,9 @@ from smoothcert.report.aces import (
     pareto,
     signed_selection_radius,
 )
+from smoothcert.report.figures.style import COLOURS, DASHES, canvas, entry, finished, legend_columns
 from smoothcert.report.metrics import NORM_TEXT, average_certified_radius, axis_norm, certified_accuracy, common_norm
 from smoothcert.report.notes import markers, subjects
-from smoothcert.report.style import COLOURS, DASHES, canvas, entry, finished, legend_columns
 from smoothcert.types import UsageError
 
 _BINS = 25

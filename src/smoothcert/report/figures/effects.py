@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
+from smoothcert.report.figures.style import COLOURS, DASHES, canvas, entry, finished, plain
 from smoothcert.report.metrics import (
     NORM_TEXT,
     Outcomes,
@@ -22,8 +23,7 @@ from smoothcert.report.metrics import (
     common_norm,
 )
 from smoothcert.report.notes import markers, subjects
-from smoothcert.report.style import COLOURS, DASHES, canvas, entry, finished, plain
-from smoothcert.report.tables import default_radii
+from smoothcert.report.tables.accuracy import default_radii
 from smoothcert.types import UsageError, unknown_name
 
 BARS = ("range", "sd")

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from smoothcert.report.load import sampling_limit
 from smoothcert.report.metrics import NORM_TEXT, Outcomes, certified_counts
 from smoothcert.report.notes import expected_false, markers, name_list, notes, subjects, upwards
-from smoothcert.report.page_aces import aces_payload
-from smoothcert.report.page_groups import Group
-from smoothcert.report.page_sources import Source
-from smoothcert.report.page_table import is_finite, known, noise_cell, table_payload
-from smoothcert.report.tables import percent
+from smoothcert.report.page.aces import aces_payload
+from smoothcert.report.page.groups import Group
+from smoothcert.report.page.overview import is_finite, known, noise_cell, table_payload
+from smoothcert.report.page.sources import Source
+from smoothcert.report.tables.accuracy import percent
 from smoothcert.types import ABSTAIN, Norm, SmoothcertError
 
 DECIMALS = {Norm.L0: 0, Norm.L1: 4, Norm.L2: 4, Norm.LINF: 6, None: 4}

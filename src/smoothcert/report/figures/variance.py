@@ -14,8 +14,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from numpy.typing import ArrayLike, NDArray
 
+from smoothcert.report.figures.style import COLOURS, DASHES, canvas, finished, plain
 from smoothcert.report.metrics import NORM_TEXT
-from smoothcert.report.style import COLOURS, DASHES, canvas, finished, plain
 from smoothcert.stats import (
     Agreement,
     Covariances,

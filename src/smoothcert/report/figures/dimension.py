@@ -14,7 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from smoothcert.report.style import COLOURS, DASHES, LABEL_WIDTH, plain
+from smoothcert.report.figures.style import COLOURS, DASHES, LABEL_WIDTH, plain
 from smoothcert.stats.dimension import scale_limit, worst_case_probability
 from smoothcert.types import UsageError
 

@@ -9,7 +9,6 @@ import numpy as np
 from rich.console import Group
 
 from smoothcert.report.aces import TABULATED, Components, check_comparable, compose, predictions, selection_counts
-from smoothcert.report.layout import Cell, Column, Line, Sheet, render_sheet, rich_sheet
 from smoothcert.report.metrics import (
     NORM_TEXT,
     Outcomes,
@@ -20,7 +19,8 @@ from smoothcert.report.metrics import (
     parse_radii,
 )
 from smoothcert.report.notes import Subject, csv_columns, markers, notes, subjects
-from smoothcert.report.tables import default_radii, named_headings, percent, radius_headings
+from smoothcert.report.tables.accuracy import default_radii, named_headings, percent, radius_headings
+from smoothcert.report.tables.layout import Cell, Column, Line, Sheet, render_sheet, rich_sheet
 from smoothcert.types import Norm, UsageError
 
 CHOSEN_THETA = (

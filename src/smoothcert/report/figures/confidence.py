@@ -12,8 +12,8 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from smoothcert.report.evidence import Evidence
+from smoothcert.report.figures.style import LineStyle, canvas, entry, finished, in_columns, legend_columns, run_style
 from smoothcert.report.metrics import Outcomes
-from smoothcert.report.style import LineStyle, canvas, entry, finished, in_columns, legend_columns, run_style
 from smoothcert.types import RunError, UsageError
 
 _WIDTH = 9.0

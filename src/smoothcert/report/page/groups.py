@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smoothcert.report.metrics import axis_norm
-from smoothcert.report.page_sources import Source
+from smoothcert.report.page.sources import Source
 from smoothcert.types import Norm
 
 

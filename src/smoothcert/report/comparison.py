@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from smoothcert.report.intervals import bootstrap_interval, credited_radius, sign_flip_p_value
 from smoothcert.report.metrics import Outcomes, average_certified_radius, common_norm
 from smoothcert.report.notes import notes, subjects
-from smoothcert.report.tables import default_radii
+from smoothcert.report.tables.accuracy import default_radii
 from smoothcert.types import Norm, UsageError
 
 SIGNIFICANCE = 0.05

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from smoothcert.report.page_groups import Group
-from smoothcert.report.page_sources import Source
+from smoothcert.report.page.groups import Group
+from smoothcert.report.page.sources import Source
 from smoothcert.store.certification import Indexable, data_fingerprint, select
 from smoothcert.types import SmoothcertError
 

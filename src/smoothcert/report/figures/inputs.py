@@ -14,8 +14,8 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Patch
 from numpy.typing import ArrayLike, NDArray
 
+from smoothcert.report.figures.style import COLOURS, canvas, finished, plain
 from smoothcert.report.metrics import NORM_TEXT
-from smoothcert.report.style import COLOURS, canvas, finished, plain
 from smoothcert.types import ABSTAIN, Norm, UsageError, radius_text
 
 _MOST_CLASSES = 10

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from smoothcert.report.evidence import Evidence
-from smoothcert.report.style import LineStyle, canvas, entry, finished, in_columns, legend_columns, run_style
+from smoothcert.report.figures.style import LineStyle, canvas, entry, finished, in_columns, legend_columns, run_style
 from smoothcert.types import Outcome, RunError, UsageError
 
 _DASHES: dict[Outcome, LineStyle] = {Outcome.CERTIFIED: "-", Outcome.REFUTED: "--", Outcome.UNDECIDED: ":"}

@@ -21,8 +21,8 @@ from smoothcert.report.metrics import (
     common_norm,
 )
 from smoothcert.report.notes import expected_false, subjects, upwards
-from smoothcert.report.page_sources import Source
-from smoothcert.report.tables import default_radii, percent, radius_headings
+from smoothcert.report.page.sources import Source
+from smoothcert.report.tables.accuracy import default_radii, percent, radius_headings
 from smoothcert.types import Norm
 
 Cell = tuple[str, float | str | None]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from smoothcert.report.compare import Comparison, p_text, signed, verdict
-from smoothcert.report.layout import Cell, Column, Line, Sheet, render_sentence, render_sheet, rich_sheet
+from smoothcert.report.comparison import Comparison, p_text, signed, verdict
 from smoothcert.report.metrics import NORM_TEXT, acr_text
-from smoothcert.report.tables import percent, radius_headings
+from smoothcert.report.tables.accuracy import percent, radius_headings
+from smoothcert.report.tables.layout import Cell, Column, Line, Sheet, render_sentence, render_sheet, rich_sheet
 from smoothcert.types import ABSTAIN, radius_text
 
 

@@ -17,8 +17,8 @@ from smoothcert.report.corruptions import (
     suite_title,
     type_mean,
 )
-from smoothcert.report.layout import Cell, Column, Line, Sheet
 from smoothcert.report.notes import markers, notes
+from smoothcert.report.tables.layout import Cell, Column, Line, Sheet
 from smoothcert.types import UsageError, unknown_name
 
 LINES = ("type", "severity", "set")

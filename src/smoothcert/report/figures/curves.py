@@ -12,6 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
+from smoothcert.report.figures.style import COLOURS, DASHES, canvas, entry, finished, legend_columns
 from smoothcert.report.metrics import (
     Outcomes,
     acr_text,
@@ -24,7 +25,6 @@ from smoothcert.report.metrics import (
     wilson_interval,
 )
 from smoothcert.report.notes import markers, subjects
-from smoothcert.report.style import COLOURS, DASHES, canvas, entry, finished, legend_columns
 from smoothcert.types import Norm, unknown_name
 
 

@@ -12,9 +12,7 @@ from typing import Literal
 
 import rich.table
 
-from smoothcert.report.gather import apart, gather_seeds, group_by_scale, scale_heading
 from smoothcert.report.intervals import acr_interval
-from smoothcert.report.layout import Cell, Column, Line, Sheet, render_sheet, rich_sheet
 from smoothcert.report.metrics import (
     NORM_TEXT,
     Outcomes,
@@ -24,7 +22,9 @@ from smoothcert.report.metrics import (
     wilson_interval,
 )
 from smoothcert.report.notes import Subject, csv_columns, markers, notes
-from smoothcert.report.table_styles import TableStyle, table_style
+from smoothcert.report.tables.grouping import apart, gather_seeds, group_by_scale, scale_heading
+from smoothcert.report.tables.layout import Cell, Column, Line, Sheet, render_sheet, rich_sheet
+from smoothcert.report.tables.styles import TableStyle, table_style
 from smoothcert.types import Norm, UsageError
 
 _MOST_COLUMNS = 12

@@ -16,10 +16,10 @@ from importlib.resources import files
 from typing import Any
 
 from smoothcert.files import saving
-from smoothcert.report.page_data import group_payload
-from smoothcert.report.page_groups import groups
-from smoothcert.report.page_images import BUDGET, FindDataset, ImageDataset, group_images
-from smoothcert.report.page_sources import load_sources
+from smoothcert.report.page.groups import groups
+from smoothcert.report.page.images import BUDGET, FindDataset, ImageDataset, group_images
+from smoothcert.report.page.payload import group_payload
+from smoothcert.report.page.sources import load_sources
 
 _SCRIPTS = ("data", "table", "curves", "aces", "noise", "explorer", "detail", "main")
 
@@ -109,7 +109,7 @@ def embedded_json(value: Any) -> str:
 
 
 def _asset(name: str) -> str:
-    return (files("smoothcert.report") / "page" / name).read_text(encoding="utf-8")
+    return (files("smoothcert.report.page") / "assets" / name).read_text(encoding="utf-8")
 
 
 def _filled(template: str, values: Mapping[str, str]) -> str:

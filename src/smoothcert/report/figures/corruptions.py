@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from smoothcert.report.corruptions import ACR, IDENTITY, SuiteResults, suite_mean, type_mean
+from smoothcert.report.figures.style import COLOURS, DASHES, canvas, finished, plain
 from smoothcert.report.metrics import axis_norm, common_norm
 from smoothcert.report.notes import markers
-from smoothcert.report.style import COLOURS, DASHES, canvas, finished, plain
 from smoothcert.types import UsageError
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")

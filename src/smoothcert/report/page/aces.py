@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from smoothcert.report.aces import Components
-from smoothcert.report.aces_tables import aces_table
 from smoothcert.report.metrics import acr_text, average_certified_radius
-from smoothcert.report.page_sources import Source
-from smoothcert.report.tables import percent
+from smoothcert.report.page.sources import Source
+from smoothcert.report.tables.accuracy import percent
+from smoothcert.report.tables.aces import aces_table
 
 
 def aces_payload(sources: Sequence[Source], radii: Sequence[float]) -> tuple[dict[str, Any] | None, list[str]]:
