@@ -58,13 +58,26 @@ PREPARED = (
 
 every_entry = pytest.mark.parametrize("entry", GALLERY, ids=lambda entry: entry.name)
 every_kind = pytest.mark.parametrize("kind", KINDS)
+every_pair = pytest.mark.parametrize(
+    ("entry", "kind"),
+    [
+        pytest.param(
+            entry,
+            kind,
+            id=f"{entry.name}-{kind}",
+            marks=() if kind == "plain" or (number + place) % 3 == 0 else pytest.mark.soundness,
+        )
+        for number, entry in enumerate(GALLERY)
+        for place, kind in enumerate(KINDS)
+    ],
+)
+"""All pairs; by default every entry meets a third of the kinds, and every kind a third of the entries."""
 mostly_plain = pytest.mark.parametrize(
     "kind", [kind if kind == "plain" else pytest.param(kind, marks=pytest.mark.soundness) for kind in KINDS]
 )
 
 
-@every_kind
-@every_entry
+@every_pair
 def test_is_refused_or_certified_rightly(entry: Entry, kind: str):
     """Twice: by the kind's first procedure, and with another procedure, input or prediction in turn."""
     rotate = None if kind == "plain" else NUMBERS[entry.name]
@@ -207,14 +220,15 @@ def test_every_kind_meets_every_procedure():
     """Also in the quick tests, where the procedures take turns."""
     met = Counter(
         (kind, question.procedure)
-        for kind in KINDS
+        for place, kind in enumerate(KINDS)
         for number in range(len(GALLERY))
+        if kind == "plain" or (number + place) % 3 == 0
         for question in questions(kind, number)
     )
     for kind, made in KINDS.items():
         for name in made.procedures:
-            assert met[kind, name] >= 20
+            assert met[kind, name] >= 5
     assert {name for made in KINDS.values() for name in made.procedures} == set(REGISTERED)
-    for test in (test_is_refused_or_certified_rightly, test_is_refused_or_certified_rightly_by_every_procedure):
-        marks = {mark.args[0]: list(mark.args[1]) for mark in test.pytestmark if mark.name == "parametrize"}
-        assert marks == {"entry": list(GALLERY), "kind": list(KINDS)}
+    marks = test_is_refused_or_certified_rightly_by_every_procedure.pytestmark
+    given = {mark.args[0]: list(mark.args[1]) for mark in marks if mark.name == "parametrize"}
+    assert given == {"entry": list(GALLERY), "kind": list(KINDS)}

@@ -47,7 +47,7 @@ COPIES = 40
 
 _PROBES = 8
 _REPEAT = 0.01  # part of the tolerance that the same batch twice may differ by; usually it does not differ at all
-_SMALL_BATCHES = (1, 2, 3, 5, 8, 21)
+_SMALL_BATCHES = [1, 2, 3, 5, 8, 21]  # together ``COPIES``
 _ONE_AT_A_TIME = threading.RLock()  # for everything that is not ours alone; threads may share what it writes
 
 
@@ -188,7 +188,7 @@ class Sealed:
             return
         reference, identity = self._known
         with torch.inference_mode(), _own_settings(reference.copies.device), _ONE_AT_A_TIME:
-            now = torch.cat([self._asked(part) for part in _small(reference.copies)])
+            now = self._asked(reference.copies)
             same = not compare(now, reference.logits, _REPEAT * self.tolerance(now)).rows
             same = same and model_identity(self.model) == identity
         if not same:
@@ -239,7 +239,7 @@ class Sealed:
             ) from error
 
     def _compared(self, ask: Ask, copies: Tensor) -> Tensor:
-        """What ``ask`` finds of each copy in small batches, once it finds the same in other ones."""
+        """What ``ask`` finds of the copies together, once it finds the same in other batches."""
 
         def asked(batch: Tensor) -> Tensor:
             given = self._asked(batch, ask)
@@ -251,7 +251,7 @@ class Sealed:
             return given.flatten(1)
 
         alone = torch.cat([asked(row) for row in torch.split(copies, 1)])
-        small = torch.cat([asked(part) for part in _small(copies)])
+        small = torch.cat([asked(part) for part in torch.split(copies, _SMALL_BATCHES)])
         together, again = asked(copies), asked(copies)
         order = torch.randperm(len(copies), generator=torch.Generator().manual_seed(0)).to(copies.device)
         shuffled = torch.empty_like(together)
@@ -262,7 +262,7 @@ class Sealed:
         for given in (small, together, shuffled):
             found = compare(given, alone, self.tolerance(alone))
             _refuse(found, 1, "gives logits that depend on the other rows of the batch")
-        return small
+        return together
 
     def _settle(self, before: Mapping[str, Any], kept: Any) -> None:
         """Find out whether forward passes changed the model; if so, take copies from now on.
@@ -324,23 +324,6 @@ def _parts(model: Any) -> list[Forward]:
     for part in own() if own is not None else ():
         parts += [part, *_parts(part)]
     return parts
-
-
-def _small(copies: Tensor) -> tuple[Tensor, ...]:
-    """The copies in small batches."""
-    return torch.split(copies, list(_sizes(len(copies))))
-
-
-def _sizes(rows: int) -> Iterator[int]:
-    """Small batches that make up all rows."""
-    for size in _SMALL_BATCHES:
-        if rows <= 0:
-            return
-        yield min(size, rows)
-        rows -= size
-    while rows > 0:
-        yield min(_SMALL_BATCHES[-1], rows)
-        rows -= _SMALL_BATCHES[-1]
 
 
 @contextmanager
