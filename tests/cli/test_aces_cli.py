@@ -9,7 +9,7 @@ import typer
 
 from smoothcert import cli
 from smoothcert.cli.aces import aces
-from smoothcert.report.aces_load import load_components
+from smoothcert.report.aces import load_components
 from smoothcert.report.tables import aces as aces_tables
 
 FOLDER = "aces-cifar10-consistency-025"

@@ -10,8 +10,7 @@ import pytest
 
 from smoothcert import Cohen, Gaussian, Smoothed, data, load_run
 from smoothcert.cli.demo import summary
-from smoothcert.report.metrics import Outcomes
-from smoothcert.store import certify_dataset, write_run
+from smoothcert.store import Outcomes, certify_dataset, write_run
 from smoothcert.store.certification import data_fingerprint
 
 LOG = "idx\tlabel\tpredict\tradius\tcorrect\ttime\n0\t3\t3\t0.5\t1\t1.5\n1\t2\t2\t0.25\t1\t1.5\n"

@@ -13,11 +13,10 @@ from statsmodels.stats.multitest import multipletests
 
 from smoothcert.report import comparison as module
 from smoothcert.report.comparison import compare, holm, verdict
-from smoothcert.report.metrics import Outcomes, average_certified_radius
-from smoothcert.report.origins import Origin
+from smoothcert.report.metrics import average_certified_radius
 from smoothcert.report.tables.comparison import render_comparison, rich_comparison
 from smoothcert.report.tables.layout import FORMATS
-from smoothcert.store import read_log
+from smoothcert.store import Origin, Outcomes, read_log
 from smoothcert.types import Norm, UsageError
 
 

@@ -8,7 +8,8 @@ import pytest
 from smoothcert.report.figures.curves import certified_accuracy_figure
 from smoothcert.report.figures.inputs import scales_figure
 from smoothcert.report.figures.style import save_figure
-from smoothcert.report.metrics import Outcomes, average_certified_radius, certified_accuracy, envelope
+from smoothcert.report.metrics import average_certified_radius, certified_accuracy, envelope
+from smoothcert.store import Outcomes
 from smoothcert.types import UsageError
 
 

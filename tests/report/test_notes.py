@@ -26,17 +26,17 @@ from smoothcert.report.figures.aces import pareto_figure
 from smoothcert.report.figures.corruptions import type_figure
 from smoothcert.report.figures.curves import certified_accuracy_figure
 from smoothcert.report.figures.effects import effect_figure
-from smoothcert.report.load import load_outcomes
-from smoothcert.report.metadata import UNKNOWN, Metadata
-from smoothcert.report.metrics import Outcomes
 from smoothcert.report.notes import CHOSEN, Subject, chosen, expected_errors, markers, notes, subjects, upwards
+from smoothcert.report.recompute import load_outcomes
 from smoothcert.report.tables.accuracy import accuracy_table, render, rich_table
 from smoothcert.report.tables.aces import CHOSEN_THETA, aces_table, render_aces, rich_aces
 from smoothcert.report.tables.comparison import render_comparison
 from smoothcert.report.tables.corruptions import corruption_sheet
 from smoothcert.report.tables.layout import render_sheet
 from smoothcert.stats import lower_bound
+from smoothcert.store import Outcomes
 from smoothcert.store.logs import write_log
+from smoothcert.store.outcomes import UNKNOWN, Metadata
 from smoothcert.types import Norm, UsageError
 
 GLOBAL, POINTWISE = (Metadata(guarantee=(kind,), arithmetic=("float",)) for kind in ("global", "pointwise"))

@@ -11,7 +11,8 @@ import pytest
 
 from smoothcert.report.figures.curves import certified_accuracy_figure
 from smoothcert.report.figures.style import save_figure
-from smoothcert.report.metrics import Outcomes, certified_accuracy
+from smoothcert.report.metrics import certified_accuracy
+from smoothcert.store import Outcomes
 from smoothcert.types import Norm, SmoothcertError, UsageError
 
 

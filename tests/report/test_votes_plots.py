@@ -12,7 +12,7 @@ from smoothcert.report.figures.aces import pareto_figure
 from smoothcert.report.figures.curves import certified_accuracy_figure
 from smoothcert.report.figures.inputs import VotedInput, votes_figure
 from smoothcert.report.figures.style import COLOURS, save_figure
-from smoothcert.report.metrics import Outcomes
+from smoothcert.store import Outcomes
 from smoothcert.types import ABSTAIN, Norm, UsageError
 
 NAMES = ["cat", "dog", "a class with quite a long name", "$bird$"]

@@ -10,8 +10,7 @@ import typer
 from rich.console import Console
 
 from smoothcert.cli.results import show_notes, write_text
-from smoothcert.report.aces import Components, check_comparable
-from smoothcert.report.aces_load import load_components, load_single
+from smoothcert.report.aces import Components, check_comparable, load_components, load_single
 from smoothcert.report.metrics import parse_radii
 from smoothcert.report.tables.aces import aces_table, parse_thetas, render_aces, rich_aces
 from smoothcert.types import UsageError

@@ -116,7 +116,7 @@ def attack(
     procedure = Cohen(n=certify_n, alpha=alpha)
     noise = Gaussian(sigma) if sigma is not None else None  # a wrong σ is said before anything is loaded
     stored = load_run(run) if run is not None else None
-    exact = None if stored is None else "grid" in stored.settings.get("noise", {})
+    exact = None if stored is None else stored.settings.noise is not None and stored.settings.noise.grid is not None
     smoothed, dataset, _ = load_smoothed(classifier, about, noise, exact=exact)
     if Norm.L2 not in smoothed.noise.norms:
         raise UsageError(

@@ -18,7 +18,7 @@ from smoothcert.cli.merge import Shard, parse_shard
 from smoothcert.cli.options import grouped
 from smoothcert.cli.procedures import DrawnNoiseOptions, ProcedureOptions
 from smoothcert.cli.results import show_savings, show_table
-from smoothcert.report.load import run_outcomes
+from smoothcert.report.recompute import outcomes_of
 from smoothcert.store import certify_dataset
 from smoothcert.store.certification import select
 
@@ -95,7 +95,7 @@ def certify(
     if isinstance(smoothed, PerInput) and smoothed.memory is not None:
         smoothed.memory.save()
         smoothed.memory.close()
-    show_table([run_outcomes(finished)])
+    show_table([outcomes_of(finished)])
     show_savings(finished)
     typer.echo(f"Run: {folder}", err=True)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -12,10 +11,11 @@ from rich.console import Console
 
 from smoothcert.cli.results import Alpha, Output, Samples, show_notes, write_text
 from smoothcert.report import comparison as comparing
-from smoothcert.report.load import load_outcomes
-from smoothcert.report.metrics import Outcomes, parse_radii
+from smoothcert.report.metrics import parse_radii
 from smoothcert.report.notes import chosen
+from smoothcert.report.recompute import outcomes_of
 from smoothcert.report.tables.comparison import render_comparison, rich_comparison
+from smoothcert.store import Result, find_results
 from smoothcert.types import UsageError
 
 
@@ -44,9 +44,7 @@ def compare(
         smoothcert compare runs/long runs/short --n 10000
     """
     wanted = parse_radii(radii) if radii is not None else None
-    one, two = _only(first, n, alpha), _only(second, n, alpha)
-    if one.name == two.name:
-        one, two = replace(one, name=str(first)), replace(two, name=str(second))
+    one, two = (outcomes_of(each, n=n, alpha=alpha) for each in _pair(first, second))
     found = comparing.compare(one, two, wanted)
     if output is not None:
         write_text(output, render_comparison(found, format or "md"))
@@ -57,8 +55,10 @@ def compare(
     show_notes(chosen([one, two]))
 
 
-def _only(path: Path, n: int | None, alpha: float | None) -> Outcomes:
-    found = load_outcomes([path], n=n, alpha=alpha)
-    if len(found) > 1:
-        raise UsageError(f"{path} holds {len(found)} runs or logs; name the one to compare, such as {found[0].name}.")
-    return found[0]
+def _pair(*paths: Path) -> list[Result]:
+    found = find_results(paths)
+    for path in paths:
+        here = [each for each in found if each.path.is_relative_to(path)]
+        if len(here) > 1:
+            raise UsageError(f"{path} holds {len(here)} runs or logs; name the one to compare, such as {here[0].name}.")
+    return found if len(found) == 2 else [found[0], found[0]]  # a run compared with itself

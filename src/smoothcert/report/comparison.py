@@ -10,9 +10,10 @@ import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from smoothcert.report.intervals import bootstrap_interval, credited_radius, sign_flip_p_value
-from smoothcert.report.metrics import Outcomes, average_certified_radius, common_norm
+from smoothcert.report.metrics import average_certified_radius, common_norm
 from smoothcert.report.notes import notes, subjects
 from smoothcert.report.tables.accuracy import default_radii
+from smoothcert.store import Outcomes
 from smoothcert.types import Norm, UsageError
 
 SIGNIFICANCE = 0.05
@@ -112,12 +113,6 @@ def compare(first: Outcomes, second: Outcomes, radii: Sequence[float] | None = N
         radii: The radii of certified accuracy; without them ``default_radii``.
         seed: The seed of the bootstrap.
 
-    Returns:
-        The comparison.
-
-    Raises:
-        UsageError: If their norms or labels differ, no input is in both, or a radius is negative.
-
     Example:
         >>> one = Outcomes("one", range(20), [1] * 20, [1] * 20, [0.5] * 20)
         >>> two = Outcomes("two", range(20), [1] * 20, [1] * 20, [0.25] * 20)
@@ -129,7 +124,7 @@ def compare(first: Outcomes, second: Outcomes, radii: Sequence[float] | None = N
     if len(index) == 0:
         raise UsageError(f"{first.name} and {second.name} have no input in common; compare runs over the same inputs.")
     dropped = len(first) - len(index), len(second) - len(index)
-    one, two = _at(first, index), _at(second, index)
+    one, two = first.restrict(index), second.restrict(index)
     other = one.label != two.label
     if other.any():
         at = int(np.argmax(other))
@@ -157,13 +152,6 @@ def compare(first: Outcomes, second: Outcomes, radii: Sequence[float] | None = N
         guarantees=(one.metadata.text("guarantee"), two.metadata.text("guarantee")),
         remarks=tuple(_remarks((first, second), (one, two), dropped)),
     )
-
-
-def _at(run: Outcomes, index: NDArray[np.int64]) -> Outcomes:
-    """The run at these of its inputs, in their order."""
-    order = np.argsort(run.index)
-    place = order[np.searchsorted(run.index, index, sorter=order)]
-    return run.at(place)
 
 
 def _at_radii(one: Outcomes, two: Outcomes, radii: tuple[float, ...]) -> tuple[RadiusComparison, ...]:

@@ -120,9 +120,10 @@ def certify_dataset(
         "data": data_fingerprint(dataset, indices),
         "inputs": {"every": every, "start": start, "stop": stop, **({} if shard is None else {"shard": list(shard)})},
     }
+    session = {**_session(smoothed, source), "probe": sealed.probe(probe.shape), "dimension": probe.numel()}
     with (
         nullcontext() if cluster is None else cluster.connected(),
-        open_run(run, config, {**_session(smoothed, source), "probe": sealed.probe(probe.shape)}) as writer,
+        open_run(run, config, session) as writer,
         _bar(progress) as bar,
     ):
         strangers = writer.done - set(own)
@@ -169,7 +170,7 @@ def known_seed(run: str | os.PathLike[str]) -> int | None:
     """
     folder = Path(run)
     if (folder / "run.json").exists():
-        return load_run(run).settings.get("seed")
+        return load_run(run).settings.seed
     rows = read_pending(folder).rows  # where run.json was lost, the rows tell
     for part in parts_of(folder):
         rows = [*rows, *read_part(part, ["index", "seed"]).to_pylist()]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from smoothcert.noise import Gaussian, Noise, noise_from_config
+from smoothcert.noise import Gaussian, Noise
 from smoothcert.sampling import BLOCK, ESTIMATION
 from smoothcert.sampling.copies import NoisyCopies, input_digest
 from smoothcert.store.certification import Indexable, data_fingerprint, select, whole_selection
@@ -36,20 +36,20 @@ def noisy_copies(run: Run, row: Mapping[str, Any], x: Tensor, count: int) -> Ten
     drawn = row["stages"][0]["n"] if row.get("stages") else row.get("n")
     if noise is None or drawn is None or drawn < 1:
         raise UsageError(f"input {row['index']} of {run.path} was answered without noisy copies; choose another one.")
-    stream, seed = run.settings.get("stream", {}), row.get("seed")
-    seed = run.settings.get("seed") if seed is None else seed  # rows of earlier versions do not tell
+    stream, seed = run.settings.stream, row.get("seed")
+    seed = run.settings.seed if seed is None else seed  # rows of earlier versions do not tell
     x = x.to(torch.promote_types(x.dtype, torch.float32))
     if row.get("input") not in (None, input_digest(x)):
         raise RunError(f"input {row['index']} is not the one that {run.path} was certified on; give the same data.")
-    if stream.get("block") != BLOCK:
-        raise RunError(f"{run.path} drew noise in blocks of {stream.get('block')}, not of {BLOCK}; certify it again.")
+    if stream.block != BLOCK:
+        raise RunError(f"{run.path} drew noise in blocks of {stream.block}, not of {BLOCK}; certify it again.")
     if seed is None or row["index"] is None or row["index"] < 0:
         raise RunError(f"{run.path} does not tell the seed of its noise for input {row['index']}; certify it again.")
     try:
-        x = x.to(stream["device"]).contiguous()
+        x = x.to(stream.device or "").contiguous()
     except (RuntimeError, AssertionError, KeyError, TypeError) as error:
         raise UsageError(
-            f"{run.path} drew its noise on {stream.get('device')}, which is not here; show it on such a device."
+            f"{run.path} drew its noise on {stream.device}, which is not here; show it on such a device."
         ) from error
     rows = torch.empty((min(count, drawn), *x.shape), dtype=x.dtype, device=x.device)
     place = {"seed": seed, "index": row["index"], "stage": ESTIMATION, "start": 0}
@@ -63,30 +63,31 @@ def check_data(run: Run, dataset: Indexable) -> None:
     Raises:
         UsageError: If its size or one of the inputs that the run's fingerprint covers is another, or the run has none.
     """
-    known = run.settings.get("data")
+    known = run.settings.data
     if known is None:
         raise UsageError(f"{run.path} does not say which data it is about, so its inputs cannot be shown.")
-    same = len(dataset) == known.get("size")
+    same = len(dataset) == known.size
     if same:
         indices = select(len(dataset), **whole_selection(run.config))
-        same = data_fingerprint(dataset, indices)["sha256"] == known.get("sha256")
+        same = data_fingerprint(dataset, indices)["sha256"] == known.sha256
     if not same:
-        split = f" ({known['split']})" if known["split"] else ""
+        split = f" ({known.split})" if known.split else ""
         name = getattr(dataset, "name", type(dataset).__name__)
         raise UsageError(
-            f"{run.path} was certified on {known['name']}{split} with {known['size']} inputs, and this {name} with "
+            f"{run.path} was certified on {known.name}{split} with {known.size} inputs, and this {name} with "
             f"{len(dataset)} is another dataset; give the one it was certified on."
         )
 
 
 def _noise(run: Run, row: Mapping[str, Any]) -> Noise | None:
-    """The noise an input was certified with: the run's, its own, or that of the expert that answered."""
-    if "experts" in run.settings:
-        experts, choice = run.settings["experts"], row.get("choice")
-        known = choice is not None and 0 <= choice < len(experts)
-        config = experts[choice].get("noise") if known else None
-        return noise_from_config(config) if isinstance(config, Mapping) else None
-    config = run.settings.get("noise")
+    """Build the noise of an input: the run's, the input's, or that of the expert that answered."""
+    settings = run.settings
+    if settings.experts is not None:
+        choice = row.get("choice")
+        known = isinstance(choice, int) and 0 <= choice < len(settings.experts)
+        config = settings.experts[choice or 0].get("noise") if known else None
+        return settings.build_noise(config) if isinstance(config, Mapping) else None
     if row.get("sigma") is not None:
-        config = {"name": Gaussian.name, **(config or {}), "sigma": row["sigma"]}
-    return None if config is None else noise_from_config(config)
+        noise = settings.noise.as_dict() if settings.noise is not None else {}
+        return settings.build_noise({"name": Gaussian.name, **noise, "sigma": row["sigma"]})
+    return settings.build_noise()

@@ -15,14 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from smoothcert.report.aces import (
-    TABULATED,
-    Components,
-    FloatArray,
-    Single,
-    pareto,
-    signed_selection_radius,
-)
+from smoothcert.report.aces import TABULATED, Components, Single, pareto, signed_selection_radius
+from smoothcert.report.aces.composition import FloatArray
 from smoothcert.report.figures.style import COLOURS, DASHES, canvas, entry, finished, legend_columns
 from smoothcert.report.metrics import NORM_TEXT, average_certified_radius, axis_norm, certified_accuracy, common_norm
 from smoothcert.report.notes import markers, subjects
@@ -51,13 +45,6 @@ def pareto_figure(
         runs: The components of the compositions.
         singles: Smoothed classifiers that stand for themselves.
         radius: Measure robustness by certified accuracy at this radius; by the ACR when it is None.
-        title: A title above the picture.
-
-    Returns:
-        A figure of its own.
-
-    Raises:
-        UsageError: If there is nothing to show, or inputs or norms differ.
     """
     everyone = [run.certifier for run in runs] + [single.outcomes for single in singles]
     norm = common_norm(everyone)
@@ -113,15 +100,7 @@ def selection_figure(components: Components, thetas: Sequence[float], *, title: 
     A positive radius is a certified choice of the certifier, a negative one of the core, 0 an abstention.
 
     Args:
-        components: The parts.
         thetas: The thresholds, a curve each.
-        title: A title above the picture.
-
-    Returns:
-        A figure of its own.
-
-    Raises:
-        UsageError: If there are no thresholds, or one is not stored.
     """
     if not len(thetas):
         raise UsageError("there are no thresholds to draw; give at least one.")
@@ -158,13 +137,6 @@ def entropy_figure(
         components: The parts; their ``median`` must be known.
         radius: The radius.
         theta: Draw a threshold: inputs to its left go (mostly) to the certifier.
-        title: A title above the picture.
-
-    Returns:
-        A figure of its own.
-
-    Raises:
-        UsageError: If the median entropies are not known, or the radius is negative.
     """
     if components.median is None:
         raise UsageError(f"{components.name} has no median entropies; put its log _entropies beside the others.")

@@ -11,10 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from smoothcert.report.evidence import Evidence
 from smoothcert.report.figures.style import LineStyle, canvas, entry, finished, in_columns, legend_columns, run_style
-from smoothcert.report.metrics import Outcomes
-from smoothcert.types import RunError, UsageError
+from smoothcert.store import Outcomes, Result
+from smoothcert.types import UsageError
 
 _WIDTH = 9.0
 _DASHES: dict[str, LineStyle] = {"correct": "-", "wrong": "--", "abstained": ":"}
@@ -37,22 +36,19 @@ class Confidence:
     answer: NDArray[np.str_]
 
     @classmethod
-    def of(cls, evidence: Evidence) -> Confidence:
+    def of(cls, result: Result) -> Confidence:
         """The confidence of a run; inputs answered without a vote, such as by a core, are left out.
 
         Raises:
             UsageError: If it keeps no votes.
             RunError: If it has no rows yet.
         """
-        outcomes = evidence.outcomes
-        counts, n, bound = evidence.column("counts"), evidence.numbers("n"), evidence.numbers("p_lower")
+        counts, n, bound = result.column("counts").to_pylist(), result.array("n"), result.array("p_lower")
         voted = np.array([len(votes) > 0 for votes in counts]) & (n > 0)
         if not voted.any():
-            raise UsageError(f"{evidence.path} keeps no votes, so its confidence is not known; show other runs.")
+            raise UsageError(f"{result.path} keeps no votes, so its confidence is not known; show other runs.")
         most = np.array([max(votes, default=0) for votes in counts])[voted]
-        if (most > n[voted]).any():
-            raise RunError(f"{evidence.path} is damaged: an input has more votes than samples.")
-        return cls(evidence.name, bound[voted], most / n[voted], answers(outcomes)[voted])
+        return cls(result.name, bound[voted], most / n[voted], answers(result.outcomes)[voted])
 
 
 def answers(outcomes: Outcomes) -> NDArray[np.str_]:
@@ -73,15 +69,8 @@ def confidence_figure(runs: Sequence[Confidence], *, title: str | None = None) -
     what the average certified radius averages over; like the distributions of p_A that Sun et al. (2024), Average
     certified radius is a poor metric for randomized smoothing, set beside it.
 
-    Args:
-        runs: The runs.
-        title: A title above the picture.
-
     Returns:
         A figure of its own: on the left the lower bound, on the right the share of votes.
-
-    Raises:
-        UsageError: If there are no runs.
     """
     if not runs:
         raise UsageError("there are no runs to show.")

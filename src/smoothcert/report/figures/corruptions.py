@@ -24,10 +24,6 @@ def type_figure(methods: Sequence[SuiteResults], *, title: str | None = None) ->
 
     Args:
         methods: The results, all on the same sets; see :func:`smoothcert.report.corruptions.comparable`.
-        title: A title above the picture.
-
-    Returns:
-        A figure of its own, to be saved by ``style.save_figure``.
     """
     types = methods[0].types
     clean = [IDENTITY] if (IDENTITY, None) in methods[0].outcomes else []
@@ -60,13 +56,6 @@ def severity_figure(methods: Sequence[SuiteResults], *, title: str | None = None
 
     Args:
         methods: The results, all on the same sets; see :func:`smoothcert.report.corruptions.comparable`.
-        title: A title above the picture.
-
-    Returns:
-        A figure of its own, to be saved by ``style.save_figure``.
-
-    Raises:
-        UsageError: If no type has severities.
     """
     levels = methods[0].severities
     if not levels:

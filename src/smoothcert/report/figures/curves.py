@@ -13,8 +13,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from smoothcert.report.figures.style import COLOURS, DASHES, canvas, entry, finished, legend_columns
+from smoothcert.report.intervals import wilson_interval
 from smoothcert.report.metrics import (
-    Outcomes,
     acr_text,
     average_certified_radius,
     axis_norm,
@@ -22,9 +22,9 @@ from smoothcert.report.metrics import (
     common_norm,
     curve,
     envelope,
-    wilson_interval,
 )
 from smoothcert.report.notes import markers, subjects
+from smoothcert.store import Outcomes
 from smoothcert.types import Norm, unknown_name
 
 
@@ -46,13 +46,6 @@ def certified_accuracy_figure(
         limits: For runs by name, the largest radius their number of samples could prove; drawn as a thin vertical line.
         best: Whether to draw the envelope too: the best of the runs at every radius.
         intervals: Whether to shade Wilson's 95 % interval of every accuracy, over the sample of test inputs.
-        title: A title above the picture.
-
-    Returns:
-        A figure of its own, to be saved by ``style.save_figure``.
-
-    Raises:
-        UsageError: If there are no runs, their norms differ, or a limit names no run.
     """
     norm = common_norm(runs)
     limits = limits or {}

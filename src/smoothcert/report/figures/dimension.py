@@ -46,13 +46,9 @@ def scale_limit_figure(
         dimensions: The numbers of coordinates d to compute, increasing.
         worst: Whether to draw the worst classifier's probability at distance ε too, as thin curves.
         lowest: The lower end of the probability axis.
-        title: A title above the picture.
 
     Returns:
         A figure of its own; thin lines mark the probability ½, below which nothing is certified, and known image sizes.
-
-    Raises:
-        UsageError: If there are no ratios or fewer than two increasing dimensions, or a value is out of range.
     """
     if not len(ratios):
         raise UsageError("there are no ratios of scales to draw; give at least one.")

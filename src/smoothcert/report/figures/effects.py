@@ -14,16 +14,10 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from smoothcert.report.figures.style import COLOURS, DASHES, canvas, entry, finished, plain
-from smoothcert.report.metrics import (
-    NORM_TEXT,
-    Outcomes,
-    average_certified_radius,
-    axis_norm,
-    certified_accuracy,
-    common_norm,
-)
+from smoothcert.report.metrics import NORM_TEXT, average_certified_radius, axis_norm, certified_accuracy, common_norm
 from smoothcert.report.notes import markers, subjects
 from smoothcert.report.tables.accuracy import default_radii
+from smoothcert.store import Outcomes
 from smoothcert.types import UsageError, unknown_name
 
 BARS = ("range", "sd")
@@ -76,15 +70,10 @@ def effect_figure(
         setting: The name of the setting.
         radii: The radii of certified accuracy; by default at most four.
         bars: ``range`` for lowest to highest, ``sd`` for ± one standard deviation (of the sample).
-        title: A title above the picture.
 
     Returns:
         A figure of its own: the ACR on the left, certified accuracies on the right. The axis of the setting is
         logarithmic where its values span more than a factor of ten.
-
-    Raises:
-        UsageError: If there are no runs, they are in different norms or all have one value, or a radius or ``bars`` is
-            not as it must be.
     """
     outcomes = [run for _, run in runs]
     norm = common_norm(outcomes)

@@ -64,13 +64,9 @@ def scales_figure(
         scales: By name of the scale, its value for every input; a row of pictures for each.
         names: What to write above the inputs.
         seed: The seed of the noise, which is the same in a column but for its scale.
-        title: A title above the picture.
 
     Returns:
         A figure of its own, a column per input; values outside [0, 1] are cut off, as a screen does.
-
-    Raises:
-        UsageError: If there are no inputs, one is no image, or a scale is missing or negative.
     """
     pixels = [np.asarray(image, dtype=np.float64) for image in images]
     if not pixels or any(image.ndim != 3 or image.shape[0] not in (1, 3) for image in pixels):
@@ -107,14 +103,10 @@ def votes_figure(inputs: Sequence[VotedInput], class_names: Sequence[str], *, ti
     Args:
         inputs: The inputs, at least one.
         class_names: The name of each class.
-        title: A title above the picture.
 
     Returns:
         A figure of its own; pixels outside [0, 1] are cut off, as a screen does. Of more than ten classes, those with
         most votes are shown, and the true one.
-
-    Raises:
-        UsageError: If there are no inputs, one is no image, or the class names do not suffice.
     """
     pixels = [_images(each) for each in inputs]
     if not inputs:

@@ -10,9 +10,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from smoothcert.report.evidence import Evidence
 from smoothcert.report.figures.style import LineStyle, canvas, entry, finished, in_columns, legend_columns, run_style
-from smoothcert.types import Outcome, RunError, UsageError
+from smoothcert.store import Result
+from smoothcert.store.result import no_rows
+from smoothcert.types import Outcome, UsageError
 
 _DASHES: dict[Outcome, LineStyle] = {Outcome.CERTIFIED: "-", Outcome.REFUTED: "--", Outcome.UNDECIDED: ":"}
 
@@ -32,17 +33,17 @@ class Samples:
     outcome: NDArray[np.str_]
 
     @classmethod
-    def of(cls, evidence: Evidence) -> Samples:
+    def of(cls, result: Result) -> Samples:
         """The samples of a run.
 
         Raises:
             UsageError: If it does not tell them.
             RunError: If it has no rows yet.
         """
-        if not len(evidence.table):
-            raise RunError(f"{evidence.path} holds no rows yet.")
-        used = evidence.numbers("n") + evidence.numbers("n0")
-        return cls(evidence.name, used, np.array(evidence.column("outcome")))
+        used = (result.array("n") + result.array("n0")).astype(np.float64)
+        if not len(used):
+            raise no_rows(result.path)
+        return cls(result.name, used, np.array(result.column("outcome").to_pylist()))
 
 
 def samples_figure(runs: Sequence[Samples], *, title: str | None = None) -> Figure:
@@ -52,16 +53,6 @@ def samples_figure(runs: Sequence[Samples], *, title: str | None = None) -> Figu
     samples, so a curve ends at the share of that outcome; the thin line is the mean. It shows input by input what
     SampleRF in Tables 3 and 4 of Horváth et al. (2022), Boosting randomized smoothing, sums up, and what their
     Figure 15 expects by true probability.
-
-    Args:
-        runs: The runs.
-        title: A title above the picture.
-
-    Returns:
-        A figure of its own.
-
-    Raises:
-        UsageError: If there are no runs.
     """
     if not runs:
         raise UsageError("there are no runs to show.")

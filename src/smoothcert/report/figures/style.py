@@ -93,11 +93,7 @@ def in_columns(runs: Sequence[Line2D], meanings: Sequence[Line2D], columns: int)
 
 
 def check_suffix(path: str | os.PathLike[str]) -> str:
-    """The format that the suffix of a picture's path names; PNG for ``-``, which is standard output.
-
-    Raises:
-        UsageError: If it is none of .png, .pdf and .svg.
-    """
+    """The format that the suffix of a picture's path names; PNG for ``-``, which is standard output."""
     format = "png" if Path(path) == STANDARD_OUTPUT else _FORMATS.get(Path(path).suffix.lower())
     if format is None:
         raise UsageError(f"{path}: a picture is saved as {', '.join(_FORMATS)}, by the suffix of its name.")

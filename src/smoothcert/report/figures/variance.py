@@ -41,13 +41,9 @@ def margin_figure(model: VarianceModel, noisy: ArrayLike, sizes: Sequence[int], 
         model: The model of one input.
         noisy: Logits of noisy copies by the members of the model, (members, copies, classes).
         sizes: Ensemble sizes, at most the number of members.
-        title: A title above the picture.
 
     Returns:
         A figure of its own: thin steps are the measured margins of soft voting, lines the Gaussians of these members.
-
-    Raises:
-        UsageError: If there are no sizes or fewer members than a size.
     """
     _require(sizes, "ensemble sizes")
     position = int(np.argmin(model.given_members(max(sizes)).mean))
@@ -77,13 +73,9 @@ def success_figure(agreement: Agreement, *, bound: bool = False, title: str | No
     Args:
         agreement: The probabilities of one input.
         bound: Whether to draw the Chebyshev bound too, which lies far below.
-        title: A title above the picture.
 
     Returns:
         A figure of its own; the bars are one standard error of the measured share.
-
-    Raises:
-        UsageError: If there are no sizes.
     """
     _require(agreement.sizes, "ensemble sizes")
     figure, (axes,) = canvas(1, height=4.4)
@@ -110,15 +102,10 @@ def radii_figure(
 
     Args:
         distributions: The distributions by name, such as ``"k = 5, n = 1000"``.
-        norm: The norm of the radii.
-        title: A title above the picture.
 
     Returns:
         A figure of its own: the probability of each of 60 intervals of the radius, a thin line at the mean, and the
         probability to abstain in the legend.
-
-    Raises:
-        UsageError: If there are no distributions.
     """
     _require(distributions, "distributions")
     bins = np.linspace(0.0, 1.02 * max(_usual_most(each) for each in distributions.values()) or 1.0, _BINS + 1)
@@ -154,14 +141,6 @@ def expected_radius_figure(
         probabilities: The true success probabilities.
         samples: The numbers of samples n.
         alpha: The probability of a wrong certificate.
-        norm: The norm of the radius.
-        title: A title above the picture.
-
-    Returns:
-        A figure of its own.
-
-    Raises:
-        UsageError: If there is nothing to draw or an argument is out of range.
     """
     _require(probabilities, "probabilities")
     _require(samples, "numbers of samples")
@@ -187,13 +166,6 @@ def components_figure(inputs: Sequence[tuple[ArrayLike, ArrayLike]], *, title: s
 
     Args:
         inputs: Clean logits (members, classes) and noisy logits (members, copies, classes) of each input.
-        title: A title above the picture.
-
-    Returns:
-        A figure of its own.
-
-    Raises:
-        UsageError: If there are no inputs or their logits are not as ``stats.estimate_variance`` needs them.
     """
     _require(inputs, "inputs")
     shares: dict[str, list[tuple[FloatArray, FloatArray]]] = {"clean": [], "mean": []}
@@ -238,14 +210,10 @@ def covariance_figure(clean: ArrayLike, noisy: ArrayLike, *, reading: str = "mea
         clean: Clean logits of one input, (members, classes).
         noisy: Logits of its noisy copies, (members, copies, classes).
         reading: As in ``stats.estimate_variance``.
-        title: A title above the picture.
 
     Returns:
         A figure of its own: the clean component above, the perturbation effect below; each row has one scale. Measured
         matrices are means over all members and pairs of members.
-
-    Raises:
-        UsageError: If the logits are not as ``stats.estimate_variance`` needs them.
     """
     model = estimate_variance(clean, noisy, reading=reading)
     zetas = {rf"clean component, $\zeta_c$ = {model.zeta_c:.2f}": model.zeta_c}

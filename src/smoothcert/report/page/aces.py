@@ -1,4 +1,4 @@
-"""ACES on the report page: every threshold of a composition, and single classifiers beside it."""
+"""ACES on the report page: every threshold of a composition, and single classifiers."""
 
 from __future__ import annotations
 
@@ -7,44 +7,46 @@ from typing import Any
 
 import numpy as np
 
-from smoothcert.report.aces import Components
+from smoothcert.report.aces import Components, Single, load_single
 from smoothcert.report.metrics import acr_text, average_certified_radius
-from smoothcert.report.page.sources import Source
+from smoothcert.report.page.groups import Group
 from smoothcert.report.tables.accuracy import percent
 from smoothcert.report.tables.aces import aces_table
+from smoothcert.store import Result
+from smoothcert.types import SmoothcertError
 
 
-def aces_payload(sources: Sequence[Source], radii: Sequence[float]) -> tuple[dict[str, Any] | None, list[str]]:
-    """The Pareto curves of all compositions among some runs over the same inputs.
-
-    Args:
-        sources: The runs.
-        radii: The radii at which certified accuracy is told for each threshold.
+def aces_payload(group: Group, radii: Sequence[float]) -> dict[str, Any] | None:
+    """Make the Pareto curves of all compositions in a group, and the points of single classifiers.
 
     Returns:
-        The curves and the points of single classifiers, None where no run is a composition; and what is left out.
+        Both, or None where no result is a composition.
     """
-    composed = [(source, source.components) for source in sources if source.components is not None]
-    if not composed:
-        return None, []
-    points, notes = [], []
-    for place, source in enumerate(sources):
-        if source.single is None:
-            continue
-        if not np.array_equal(np.sort(source.single.outcomes.index), source.outcomes.index):
-            notes.append(f"{source.name} is no point beside the curve of ACES: it was measured over other inputs.")
-            continue
-        alone = ", certifier alone" if source.components is not None else ""
-        natural, acr = source.single.natural, average_certified_radius(source.single.outcomes)
-        points.append({"name": source.name + alone, "run": place, "natural": round(100 * natural, 4), "acr": acr})
-    curves = [_curve(source, parts, sources.index(source), radii) for source, parts in composed]
-    return {"curves": curves, "points": points}, notes
+    if not group.components:
+        return None
+    points, curves = [], []
+    for place, result in enumerate(group.results):
+        parts = group.components.get(result.path)
+        if parts is not None:
+            curves.append(_curve(result, parts, place, radii))
+        single = _single(result)
+        if single is not None:
+            alone = ", certifier alone" if parts is not None else ""
+            natural, acr = single.natural, average_certified_radius(single.outcomes)
+            points.append({"name": result.name + alone, "run": place, "natural": round(100 * natural, 4), "acr": acr})
+    return {"curves": curves, "points": points}
 
 
-def _curve(source: Source, parts: Components, run: int, radii: Sequence[float]) -> dict[str, Any]:
+def _single(result: Result) -> Single | None:
+    try:
+        return load_single(result)
+    except SmoothcertError:
+        return None
+
+
+def _curve(result: Result, parts: Components, run: int, radii: Sequence[float]) -> dict[str, Any]:
     rows = aces_table([parts], parts.thetas.tolist(), radii).rows
-    procedure = source.config.get("procedure")
-    own = procedure.get("theta") if isinstance(procedure, dict) else None
+    own = getattr(result.settings.procedure, "theta", None)
     start = float(own) if isinstance(own, (int, float)) else 0.3
     return {
         "name": parts.name,

@@ -19,7 +19,7 @@ from smoothcert.files import saving
 from smoothcert.report.page.groups import groups
 from smoothcert.report.page.images import BUDGET, FindDataset, ImageDataset, group_images
 from smoothcert.report.page.payload import group_payload
-from smoothcert.report.page.sources import load_sources
+from smoothcert.store import find_results
 
 _SCRIPTS = ("data", "table", "curves", "aces", "noise", "explorer", "detail", "main")
 
@@ -53,7 +53,7 @@ def report_html(
     """
     from plotly.offline import get_plotlyjs  # takes a moment to load, and nothing else needs it
 
-    shown = groups(load_sources(paths, core))
+    shown = groups(find_results(paths), core)
     images = [group_images(group, find_dataset, dataset, BUDGET // len(shown)) for group in shown]
     heading = title or "Certification report"
     payload = {
@@ -84,9 +84,6 @@ def report_html(
 
 def write_report(path: str | os.PathLike[str], page: str) -> int:
     """Write a page, whole or not at all.
-
-    Returns:
-        Its size in bytes.
 
     Raises:
         SmoothcertError: If it cannot be written.

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from smoothcert.report.page.groups import Group
-from smoothcert.report.page.sources import Source
+from smoothcert.store import Result
 from smoothcert.store.certification import Indexable, data_fingerprint, select
 from smoothcert.types import SmoothcertError
 
@@ -61,7 +61,6 @@ def group_images(
     """The images of a group's inputs.
 
     Args:
-        group: Runs over the same inputs.
         find: Finds the dataset of a run; None leaves images out.
         override: A dataset to use instead of the one a run names.
         budget: Bytes the images may take.
@@ -82,7 +81,7 @@ def group_images(
 
 def _dataset(group: Group, find: FindDataset | None, override: ImageDataset | None) -> tuple[ImageDataset | None, str]:
     """The dataset that was certified, or why it cannot be shown."""
-    told = [source for source in group.sources if isinstance(source.config.get("data"), dict)]
+    told = [result for result in group.results if result.settings.data is not None]
     if override is None and not told:
         return None, "There are no images: logs do not tell their dataset. Name it with --data."
     try:
@@ -90,10 +89,10 @@ def _dataset(group: Group, find: FindDataset | None, override: ImageDataset | No
         if dataset is None:
             assert find is not None
             dataset = find(told[0].config["data"])
-        for source in told:
-            if _fingerprint(source, dataset) != source.config["data"].get("sha256"):
+        for result in told:
+            if not _certified_on(result, dataset):
                 return None, (
-                    f"There are no images: the dataset found here is not the one that {source.name} was certified on. "
+                    f"There are no images: the dataset found here is not the one that {result.name} was certified on. "
                     "Name the right one with --data."
                 )
         if not told and not _same_labels(group, dataset):
@@ -103,14 +102,12 @@ def _dataset(group: Group, find: FindDataset | None, override: ImageDataset | No
     return dataset, "" if told else "The images were matched to the logs by their labels only."
 
 
-def _fingerprint(source: Source, dataset: Indexable) -> str | None:
-    chosen = source.config.get("inputs")
-    if not isinstance(chosen, dict) or source.config["data"].get("size") != len(dataset):
-        return "unknown"
-    every, start, stop = chosen.get("every"), chosen.get("start"), chosen.get("stop")
-    if not isinstance(every, int) or not isinstance(start, int) or not isinstance(stop, int | None):
-        return "unknown"
-    return str(data_fingerprint(dataset, select(len(dataset), every=every, start=start, stop=stop))["sha256"])
+def _certified_on(result: Result, dataset: Indexable) -> bool:
+    chosen, data = result.settings.inputs, result.settings.data
+    if data is None or data.size != len(dataset) or chosen.every is None or chosen.start is None:
+        return False
+    indices = select(len(dataset), every=chosen.every, start=chosen.start, stop=chosen.stop)
+    return bool(data_fingerprint(dataset, indices)["sha256"] == data.sha256)
 
 
 def _same_labels(group: Group, dataset: Indexable) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +12,6 @@ import pyarrow.compute as pc
 
 from smoothcert.report.metrics import (
     NORM_TEXT,
-    Outcomes,
     acr_text,
     average_certified_radius,
     axis_norm,
@@ -21,8 +19,8 @@ from smoothcert.report.metrics import (
     common_norm,
 )
 from smoothcert.report.notes import expected_false, subjects, upwards
-from smoothcert.report.page.sources import Source
 from smoothcert.report.tables.accuracy import default_radii, percent, radius_headings
+from smoothcert.store import Outcomes, Result
 from smoothcert.types import Norm
 
 Cell = tuple[str, float | str | None]
@@ -32,18 +30,18 @@ UNKNOWN: Cell = ("–", None)
 _THIN_SPACE = "\u202f"
 
 
-def table_payload(sources: Sequence[Source], radii: Sequence[float] | None) -> dict[str, Any]:
+def table_payload(results: Sequence[Result], radii: Sequence[float] | None) -> dict[str, Any]:
     """The overview of runs over the same inputs.
 
     Args:
-        sources: The runs, in one norm.
+        results: The runs, in one norm.
         radii: The radii of certified accuracy; by default such as the runs reach.
 
     Returns:
         Radii, columns (key, heading, what it means) and rows of cells; the best ACR and accuracies are marked, among
         runs of the same norm and guarantee.
     """
-    outcomes = [source.outcomes for source in sources]
+    outcomes = [result.outcomes for result in results]
     radii = tuple(float(radius) for radius in (usual_radii(outcomes) if radii is None else radii))
     norm = common_norm(outcomes)
     headings, called = radius_headings(norm, radii), NORM_TEXT[norm]
@@ -72,7 +70,7 @@ def table_payload(sources: Sequence[Source], radii: Sequence[float] | None) -> d
         ("model", "Model", "The identity of the classifier, the beginning of a SHA-256."),
         ("seed", "Seed", "The seed of the noise."),
     ]
-    rows = [_cells(source, radii) for source in sources]
+    rows = [_cells(result, radii) for result in results]
     ranked = range(1, 2 + len(radii))
     ranks = [each.rank for each in subjects(outcomes)]
     return {
@@ -126,20 +124,20 @@ def _best(cells: Sequence[Cell], ranks: Sequence[str]) -> list[int]:
     return sorted(best)
 
 
-def _cells(source: Source, radii: Sequence[float]) -> list[Cell]:
-    outcomes, inputs = source.outcomes, len(source.outcomes)
+def _cells(result: Result, radii: Sequence[float]) -> list[Cell]:
+    outcomes, inputs, table = result.outcomes, len(result.outcomes), result.table()
     acr = average_certified_radius(outcomes)
     return [
-        (source.name, source.name.casefold()),
+        (result.name, result.name.casefold()),
         (acr_text(acr), acr),
         *(share_cell(count, inputs) for count in certified_counts(outcomes, radii).tolist()),
         share_cell(int(outcomes.abstained.sum()), inputs),
-        _samples(source),
-        _time(source.table),
+        _samples(result, table),
+        _time(table),
         _text(outcomes.metadata.text("guarantee")),
-        noise_cell(source),
-        _range(source.table, "n", lambda n: count_text(int(n)), "up to "),
-        _range(source.table, "alpha", lambda alpha: f"{alpha:g}", "up to "),
+        noise_cell(result),
+        _range(table, "n", lambda n: count_text(int(n)), "up to "),
+        _range(table, "alpha", lambda alpha: f"{alpha:g}", "up to "),
         _errors(outcomes),
         _text(axis_norm(outcomes.norm).removeprefix("norm ")),
         *(_text(outcomes.metadata.text(what)) for what in ("arithmetic", "runtime", "model", "seed")),
@@ -151,14 +149,12 @@ def known(table: pa.Table, column: str) -> bool:
     return column in table.column_names and table[column].null_count < len(table)
 
 
-def _samples(source: Source) -> Cell:
-    table = source.table
+def _samples(result: Result, table: pa.Table) -> Cell:
     if not known(table, "n") or not known(table, "n0"):
         return UNKNOWN
     drawn = pc.sum(table["n"]).as_py() + pc.sum(table["n0"]).as_py()
-    procedure = source.config.get("procedure")
-    own_copies = "experts" in source.config or (isinstance(procedure, dict) and procedure.get("selector") is not None)
-    if own_copies:  # a selector that looks at noisy copies of its own
+    selector = getattr(result.settings.procedure, "selector", None)
+    if result.settings.experts is not None or selector is not None:  # the selector has its own noisy copies
         for column in ("selector", "selector0"):
             if known(table, column):
                 drawn += pc.sum(pc.list_flatten(table[column])).as_py() or 0
@@ -194,29 +190,22 @@ def _errors(outcomes: Outcomes) -> Cell:
     return ("unknown", None) if total is None else (upwards(total), float(total))
 
 
-def noise_cell(source: Source) -> Cell:
-    """The scale of a run's noise: one number, a range where it was chosen for each input, or one for each expert."""
-    if known(source.table, "sigma"):
-        sigma = source.table["sigma"].drop_null().to_numpy()
+def noise_cell(result: Result) -> Cell:
+    """Show the scale of the noise: a number, a range where each input has one, or one for each expert."""
+    table = result.table(["sigma"])
+    if known(table, "sigma"):
+        sigma = table["sigma"].drop_null().to_numpy()
         return f"σ {sigma.min():.3g}–{sigma.max():.3g}", float(np.median(sigma))
-    experts = source.config.get("experts")
-    told = [each for each in experts if isinstance(each, dict)] if isinstance(experts, list) else [source.config]
-    noises = [each.get("noise") for each in told]
-    texts = [_noise_text(noise) for noise in noises if isinstance(noise, dict)]
-    if not texts:
+    settings = result.settings
+    noises = [settings.noise.as_dict()] if settings.noise is not None else []
+    if settings.experts is not None:
+        noises = [each["noise"] for each in settings.experts if isinstance(each.get("noise"), dict)]
+    if not noises:
         return UNKNOWN
-    scales = [v for noise in noises if isinstance(noise, dict) for v in noise.values() if is_finite(v)]
-    return " or ".join(texts), float(scales[0]) if scales else None
-
-
-def is_finite(value: Any) -> bool:
-    """Whether a value of a configuration is a number that JSON can hold and a float too."""
-    return isinstance(value, (int, float)) and abs(value) <= sys.float_info.max
-
-
-def _noise_text(noise: dict[str, Any]) -> str:
     letters = {"sigma": "σ", "lam": "λ", "keep": "a", "levels": "K"}
-    return ", ".join(f"{letters.get(key, key)} {value}" for key, value in noise.items() if key != "name")
+    texts = [", ".join(f"{letters.get(k, k)} {v}" for k, v in noise.items() if k != "name") for noise in noises]
+    scales = [value for noise in noises for value in noise.values() if isinstance(value, (int, float))]
+    return " or ".join(texts), float(scales[0]) if scales else None
 
 
 def _range(table: pa.Table, column: str, text: Any, several: str) -> Cell:

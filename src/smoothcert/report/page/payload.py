@@ -10,15 +10,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from smoothcert.report.load import sampling_limit
-from smoothcert.report.metrics import NORM_TEXT, Outcomes, certified_counts
+from smoothcert.report.metrics import NORM_TEXT, certified_counts
 from smoothcert.report.notes import expected_false, markers, name_list, notes, subjects, upwards
 from smoothcert.report.page.aces import aces_payload
 from smoothcert.report.page.groups import Group
-from smoothcert.report.page.overview import is_finite, known, noise_cell, table_payload
-from smoothcert.report.page.sources import Source
+from smoothcert.report.page.overview import known, noise_cell, table_payload
 from smoothcert.report.tables.accuracy import percent
-from smoothcert.types import ABSTAIN, Norm, SmoothcertError
+from smoothcert.store import Outcomes, Result
+from smoothcert.types import ABSTAIN, Norm
 
 DECIMALS = {Norm.L0: 0, Norm.L1: 4, Norm.L2: 4, Norm.LINF: 6, None: 4}
 """Decimals of a radius on the page, where it is rounded down."""
@@ -36,68 +35,55 @@ def group_payload(group: Group, radii: Sequence[float] | None) -> dict[str, Any]
     Args:
         group: Runs in one norm over the same inputs.
         radii: The radii of the table; by default such as the runs reach.
-
-    Returns:
-        Values that JSON can hold.
     """
     decimals = DECIMALS[group.norm]
-    table = table_payload(group.sources, radii)
-    limits = [limit_of(source) for source in group.sources]
-    grid = curve_grid([source.outcomes for source in group.sources], table["radii"], limits, decimals)
-    marked = markers(subjects(source.outcomes for source in group.sources))
-    aces, left_out = aces_payload(group.sources, table["radii"])
+    table = table_payload(group.results, radii)
+    outcomes = [result.outcomes for result in group.results]
+    limits = [result.sampling_limit for result in group.results]
+    grid = curve_grid(outcomes, table["radii"], limits, decimals)
+    shown = subjects(outcomes)
     return {
         "title": group.title,
         "norm": NORM_TEXT[group.norm],
         "decimals": decimals,
         "summary": summary(group, table),
-        "notes": [*group.notes, *_differences(group.sources), *left_out, *_statements(group.sources)],
+        "notes": [*group.notes, *_differences(group.results), *notes(shown)],
         "index": group.index.tolist(),
         "label": group.label.tolist(),
         "table": table,
         "grid": grid.tolist(),
         "runs": [
-            {**run_payload(source, grid, limit, decimals), "marker": marker}
-            for source, limit, marker in zip(group.sources, limits, marked, strict=True)
+            {**run_payload(result, grid, limit, decimals), "marker": marker}
+            for result, limit, marker in zip(group.results, limits, markers(shown), strict=True)
         ],
-        "aces": aces,
+        "aces": aces_payload(group, table["radii"]),
     }
 
 
 def summary(group: Group, table: Mapping[str, Any]) -> str:
     """Two sentences with the numbers a reader looks for first, no stronger than the guarantee behind them."""
-    inputs, norm, several = len(group.index), NORM_TEXT[group.norm], len(group.sources) > 1
+    inputs, norm, several = len(group.index), NORM_TEXT[group.norm], len(group.results) > 1
     where = f" of {group.dataset[0]}" if group.dataset else ""
-    which = f"{len(group.sources)} runs over the same" if several else "One run over"
+    which = f"{len(group.results)} runs over the same" if several else "One run over"
     sentence = f"{which} {inputs} inputs{where}."
     if table["radii"][0] != 0 or len(table["radii"]) < 2:
         return sentence
     middle = 2 + len(table["radii"]) // 2
     values = [row[middle][1] for row in table["rows"]]
     best = values.index(max(values))
-    source, row = group.sources[best], table["rows"][best]
+    result, row = group.results[best], table["rows"][best]
     ahead = "" if not several else ", the most of all" if values.count(max(values)) == 1 else ", and no run more"
-    if len({each.rank for each in subjects(each.outcomes for each in group.sources)}) > 1:
+    if len({each.rank for each in subjects(each.outcomes for each in group.results)}) > 1:
         ahead = ""  # runs of different guarantees are not ranked
     proved, heading = f"{row[middle][0]} %{ahead}", table["columns"][middle]["heading"]
-    right = f"{sentence} {source.name} answers {row[2][0]} % of them right"
-    errors = expected_false([source.outcomes])
-    if errors is None or not {*source.outcomes.metadata.guarantee} <= {"global", "memory", "routed"}:
+    right = f"{sentence} {result.name} answers {row[2][0]} % of them right"
+    errors = expected_false([result.outcomes])
+    if errors is None or not {*result.outcomes.metadata.guarantee} <= {"global", "memory", "routed"}:
         return f"{right}, and certifies {proved}, at {norm} radius {heading}; what that covers is said below."
     return (
         f"{right}, and for {proved}, no perturbation of {norm} length up to {heading} can change that. Of its {inputs} "
         f"statements, one for each input, at most {upwards(errors)} are expected to be false."
     )
-
-
-def limit_of(source: Source) -> float | None:
-    """The largest radius that a run's number of samples could prove, where it is known."""
-    if source.run is None:
-        return None
-    try:
-        return sampling_limit(source.run)
-    except (SmoothcertError, KeyError, TypeError, ValueError, AttributeError):
-        return None  # a configuration that is not as we write them
 
 
 def floored(radius: NDArray[np.float64], decimals: int) -> NDArray[np.int64]:
@@ -137,22 +123,22 @@ def curve_grid(
     return np.array(sorted({*every.tolist(), *(value for value in always if value < end), end}), dtype=np.int64)
 
 
-def run_payload(source: Source, grid: NDArray[np.int64], limit: float | None, decimals: int) -> dict[str, Any]:
+def run_payload(result: Result, grid: NDArray[np.int64], limit: float | None, decimals: int) -> dict[str, Any]:
     """One run: its curve, its answers, its votes and its configuration."""
-    outcomes, table = source.outcomes, source.table
+    outcomes, table = result.outcomes, result.table()
     counts = certified_counts(outcomes, grid / 10.0**decimals).tolist()
     shown: dict[str, Any] = {
-        "name": source.name,
+        "name": result.name,
         "guarantees": [kind for kind in outcomes.metadata.guarantee if kind is not None],
         "unknown": None in outcomes.metadata.guarantee,
-        "noise": _noise(source),
-        "noiseText": noise_cell(source)[0],
+        "noise": _noise(result),
+        "noiseText": noise_cell(result)[0],
         "accuracy": [round(100 * count / len(outcomes), 4) for count in counts],
         "accuracyText": [percent(count, len(outcomes)) for count in counts],
         "limit": None if limit is None else int(floored(np.array([limit]), decimals)[0]),
         "predict": outcomes.predict.tolist(),
         "radius": floored(outcomes.radius, decimals).tolist(),
-        "config": configuration(source),
+        "config": configuration(result),
     }
     if known(table, "sigma"):
         shown["sigma"] = [None if sigma is None else round(sigma, 4) for sigma in table["sigma"].to_pylist()]
@@ -163,7 +149,7 @@ def run_payload(source: Source, grid: NDArray[np.int64], limit: float | None, de
     if known(table, "choice"):
         shown["choice"] = [ABSTAIN if choice is None else choice for choice in table["choice"].to_pylist()]
         shown["choiceRadius"] = floored(_numbers(table, "choice_radius"), decimals).tolist()
-        shown["chooses"] = "experts" if "experts" in source.config else "core or certifier"
+        shown["chooses"] = "experts" if result.settings.experts is not None else "core or certifier"
     return shown
 
 
@@ -184,14 +170,13 @@ def votes_payload(table: pa.Table) -> dict[str, list[int]]:
     return found
 
 
-def configuration(source: Source) -> list[tuple[str, str]]:
+def configuration(result: Result) -> list[tuple[str, str]]:
     """Everything a run was asked for, and the circumstances of its last session, as names and texts."""
-    if source.run is None:
-        columns = ", ".join(source.table.column_names)
-        return [("log", source.path.name), ("columns", columns), ("rows", str(len(source.table)))]
-    sessions = source.run.info.get("sessions")
-    last = sessions[-1] if isinstance(sessions, list) and sessions else {}
-    return [*_flat(source.config), *_flat(last, "last session.")]
+    if result.run is None:
+        table = result.table()
+        return [("log", result.path.name), ("columns", ", ".join(table.column_names)), ("rows", str(len(table)))]
+    last = result.run.sessions[-1] if result.run.sessions else {}
+    return [*_flat(result.config), *_flat(last, "last session.")]
 
 
 def _flat(values: Any, prefix: str = "") -> list[tuple[str, str]]:
@@ -208,21 +193,20 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _noise(source: Source) -> dict[str, Any] | None:
-    """The kind of noise that the page draws, as an illustration."""
-    noise = source.config.get("noise")
+def _noise(result: Result) -> dict[str, Any] | None:
+    """Return the noise as the page draws it."""
+    noise = result.settings.noise
     settings = {"gaussian": ("sigma",), "uniform": ("lam",), "discrete": ("keep", "levels")}
-    if not isinstance(noise, dict) or str(noise.get("name")) not in settings:
+    if noise is None or noise.name not in settings:
         return None
-    name = str(noise["name"])
-    values = {key: noise.get(key) for key in settings[name]}
-    return {"name": name, **values} if all(map(is_finite, values.values())) else None
+    values = {key: getattr(noise, key) for key in settings[noise.name]}
+    return None if None in values.values() else {"name": noise.name, **values}
 
 
-def _differences(sources: Sequence[Source]) -> list[str]:
+def _differences(results: Sequence[Result]) -> list[str]:
     """Why numbers side by side may not mean the same."""
     found = []
-    shown = [source.outcomes for source in sources]
+    shown = [result.outcomes for result in results]
     for what, meaning in _MEANINGS.items():
         by_text: dict[str, list[str]] = {}
         for outcomes in shown:
@@ -230,11 +214,11 @@ def _differences(sources: Sequence[Source]) -> list[str]:
         if len(by_text) > 1:
             listed = "; ".join(f"{text}: {name_list(names)}" for text, names in by_text.items())
             found.append(f"The runs differ in {what} ({listed}){meaning}.")
-    alphas = {alpha for source in sources for alpha in _values(source.table, "alpha")}
+    alphas = {alpha for result in results for alpha in _values(result, "alpha")}
     if len(alphas) > 1:
         levels = ", ".join(f"{alpha:g}" for alpha in sorted(alphas))
         found.append(f"The runs accept different probabilities of a wrong statement (α = {levels}).")
-    samples = {max(values) for source in sources if (values := _values(source.table, "n"))}
+    samples = {max(values) for result in results if (values := _values(result, "n"))}
     if len(samples) > 1:
         found.append("The runs drew different numbers of samples; more samples prove larger radii.")
     return found
@@ -248,12 +232,8 @@ _MEANINGS = {
 """What to read out of differences between runs."""
 
 
-def _statements(sources: Sequence[Source]) -> list[str]:
-    """What is unknown about the runs, which of them are mixed, and how many false statements to expect."""
-    return notes(subjects(source.outcomes for source in sources))
-
-
-def _values(table: pa.Table, column: str) -> list[Any]:
+def _values(result: Result, column: str) -> list[Any]:
+    table = result.table([column])
     return list(table[column].drop_null().to_pylist()) if known(table, column) else []
 
 

@@ -12,19 +12,13 @@ from typing import Literal
 
 import rich.table
 
-from smoothcert.report.intervals import acr_interval
-from smoothcert.report.metrics import (
-    NORM_TEXT,
-    Outcomes,
-    average_certified_radius,
-    certified_counts,
-    common_norm,
-    wilson_interval,
-)
+from smoothcert.report.intervals import acr_interval, wilson_interval
+from smoothcert.report.metrics import NORM_TEXT, average_certified_radius, certified_counts, common_norm
 from smoothcert.report.notes import Subject, csv_columns, markers, notes
 from smoothcert.report.tables.grouping import apart, gather_seeds, group_by_scale, scale_heading
 from smoothcert.report.tables.layout import Cell, Column, Line, Sheet, render_sheet, rich_sheet
 from smoothcert.report.tables.styles import TableStyle, table_style
+from smoothcert.store import Outcomes
 from smoothcert.types import Norm, UsageError
 
 _MOST_COLUMNS = 12
@@ -89,12 +83,6 @@ def accuracy_table(
         radii: The radii of the columns; without them ``default_radii``.
         each: Whether every run has a line of its own, whatever it differs in.
 
-    Returns:
-        The table, to be shown by ``render`` or ``rich_table``.
-
-    Raises:
-        UsageError: If there are no runs or no radii, the norms differ, or a radius is negative.
-
     Example:
         >>> run = Outcomes("a_b", [0, 1, 2], [5, 5, 5], [5, 5, -1], [0.5, 0.2, 0.0])
         >>> print(render(accuracy_table([run], [0, 0.25]), "csv"), end="")
@@ -146,7 +134,6 @@ def render(
     papers print it; the radius of a single input always rounds down. Means over seeds have one decimal more.
 
     Args:
-        table: The table.
         format: ``md``, ``latex`` (needs the package booktabs), ``csv`` (per cent without the sign) or ``html``.
         intervals: Whether to add 95 % intervals over the test sample, rounded outwards: Wilson's of every accuracy, the
             bootstrap's of the ACR. Means over seeds show their standard deviation instead.
@@ -157,9 +144,6 @@ def render(
     Returns:
         The text, with a line end. Norm, guarantee, arithmetic and the expected number of false statements stand below
         the table; in ``csv`` they are columns, as far as they are known of any run.
-
-    Raises:
-        UsageError: If the format or the style is unknown.
     """
     if format == "csv" and style == "plain":
         return render_sheet(_plain_csv(table, intervals), "csv")

@@ -11,7 +11,6 @@ from rich.console import Group
 from smoothcert.report.aces import TABULATED, Components, check_comparable, compose, predictions, selection_counts
 from smoothcert.report.metrics import (
     NORM_TEXT,
-    Outcomes,
     acr_text,
     average_certified_radius,
     certified_counts,
@@ -21,6 +20,7 @@ from smoothcert.report.metrics import (
 from smoothcert.report.notes import Subject, csv_columns, markers, notes, subjects
 from smoothcert.report.tables.accuracy import default_radii, named_headings, percent, radius_headings
 from smoothcert.report.tables.layout import Cell, Column, Line, Sheet, render_sheet, rich_sheet
+from smoothcert.store import Outcomes
 from smoothcert.types import Norm, UsageError
 
 CHOSEN_THETA = (
@@ -80,9 +80,6 @@ class AcesTable:
 def parse_thetas(text: str) -> tuple[float, ...]:
     """Thresholds from text: a comma-separated list, or ``first:last:step``.
 
-    Raises:
-        UsageError: If the text is malformed, or a threshold lies outside [0, 1] or is given twice.
-
     Example:
         >>> parse_thetas("0.1,0.3")
         (0.1, 0.3)
@@ -105,12 +102,6 @@ def aces_table(
         runs: The components of one or several compositions over the same inputs.
         thetas: The thresholds; without them those of the paper's tables that are stored.
         radii: The radii of the columns; without them 0, 0.25, … up to the largest radius present.
-
-    Returns:
-        The table, to be shown by ``render_aces`` or ``rich_aces``.
-
-    Raises:
-        UsageError: If the runs cannot be compared, a threshold is not stored, or a radius is negative.
 
     Example:
         >>> certifier = Outcomes("run", [0, 1, 2], [5, 5, 5], [5, 5, 5], [0.5, 0.2, 0.9])
@@ -165,16 +156,9 @@ def render_aces(table: AcesTable, format: str) -> str:
     """Write a table as text, rounded as ``tables.render`` does; nothing is marked, for θ is a choice and no contest.
 
     Args:
-        table: The table.
         format: ``md``, ``latex`` (needs booktabs) or ``html``: one table of certified accuracy and one of selection
             rates, as the paper's Tables 8 and 9, with notes below the last; ``csv``: both in one row per threshold, and
             what is known about the radii in further columns.
-
-    Returns:
-        The text, with a line end.
-
-    Raises:
-        UsageError: If the format is unknown.
     """
     if format == "csv":
         return render_sheet(_csv_sheet(table), "csv")

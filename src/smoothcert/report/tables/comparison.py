@@ -22,11 +22,7 @@ def render_comparison(comparison: Comparison, format: str) -> str:
     """Write a comparison as text, the verdict first.
 
     Args:
-        comparison: The comparison.
         format: ``md``, ``latex``, ``csv`` or ``html``.
-
-    Raises:
-        UsageError: If the format is unknown.
     """
     sentences = [verdict(comparison), *comparison.remarks]
     parts = [render_sentence(sentence, format) for sentence in sentences]

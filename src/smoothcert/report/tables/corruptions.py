@@ -75,9 +75,6 @@ def corruption_sheet(
 
     Returns:
         The table; the best and the runner-up of each line are marked, among methods of the same norm and guarantee.
-
-    Raises:
-        UsageError: If ``lines`` or the style is unknown, or there are no severities to show.
     """
     if lines not in LINES:
         raise unknown_name("kind of line", lines, LINES)

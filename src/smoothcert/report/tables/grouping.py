@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from smoothcert.report.metrics import Outcomes
-from smoothcert.report.origins import SCALES
+from smoothcert.store import Outcomes
+from smoothcert.store.result import SCALES
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,6 @@ def scale_heading(lines: Sequence[Gathered]) -> str:
 
 def group_by_scale(lines: Sequence[Gathered]) -> tuple[str, list[tuple[str, Gathered]]]:
     """Group lines by the scale of their noise, where there are several scales and one of them has several lines.
-
-    Args:
-        lines: The lines.
 
     Returns:
         The heading of the groups, empty without groups; and each line after the name of its group, by scale.

@@ -105,15 +105,8 @@ def render_sheet(sheet: Sheet, format: str) -> str:
     """Write a sheet as text.
 
     Args:
-        sheet: The sheet.
         format: ``md`` (a heading over columns joins theirs), ``latex`` (a tabular; needs the package booktabs), ``csv``
             (texts as they are, without marks) or ``html`` (a ``table`` element; numbers have the class ``number``).
-
-    Returns:
-        The text, with a line end.
-
-    Raises:
-        UsageError: If the format is unknown.
     """
     if format not in FORMATS:
         raise unknown_name("table format", format, FORMATS)
@@ -122,9 +115,6 @@ def render_sheet(sheet: Sheet, format: str) -> str:
 
 def render_sentence(text: str, format: str) -> str:
     """Write a paragraph that stands beside sheets, in the same format.
-
-    Raises:
-        UsageError: If the format is unknown.
 
     Example:
         >>> print(render_sentence("a_b is < 50%", "html"), end="")

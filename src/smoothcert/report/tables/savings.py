@@ -50,12 +50,6 @@ def savings(run: Run, *, n: int = 100_000, reference: Run | None = None) -> Savi
         run: A run of any procedure.
         n: The fixed number of estimation samples; the reference run's own when one is given.
         reference: A run with a fixed number of samples over the same inputs, for real times.
-
-    Returns:
-        The savings.
-
-    Raises:
-        UsageError: If the run has no rows or no record of samples, or the reference is about other inputs.
     """
     rows = run.table(_NEEDED).to_pylist()
     if not rows or "outcome" not in rows[0]:

@@ -63,9 +63,6 @@ TABLE_STYLES = {
 def table_style(name: str) -> TableStyle:
     """The style of this name.
 
-    Raises:
-        UsageError: If there is none.
-
     Example:
         >>> table_style("catrs").name
         'Methods'
