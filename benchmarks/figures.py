@@ -11,7 +11,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from smoothcert import cli
+from smoothcert.cli.app import app
 from smoothcert.cli.pictures import KINDS, PlotOptions
 
 RECIPE = "digits-gaussian-0.25-quick"
@@ -22,7 +22,7 @@ DPI = 80
 def certify(model: Path, run: Path, *options: object) -> Path:
     """Certify every fourth digit into a run folder, or what is missing there."""
     command = ["certify", model, "--data", "digits", "--every", 4, *options, "--run", run]
-    cli.app([str(part) for part in command], standalone_mode=False)
+    app([str(part) for part in command], standalone_mode=False)
     return run
 
 
@@ -41,7 +41,7 @@ def main() -> None:
     given = parser.parse_args()
     model = given.work / "models" / RECIPE
     if not model.exists():
-        cli.app(["train", RECIPE, "--output", str(model)], standalone_mode=False)
+        app(["train", RECIPE, "--output", str(model)], standalone_mode=False)
     runs = [
         certify(model, given.work / "digits" / f"sigma-{sigma:.2f}", "--sigma", sigma, "--n", 1000) for sigma in SIGMAS
     ]

@@ -17,6 +17,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from smoothcert import cli
 
 os.environ.setdefault("PYTHONFAULTHANDLER", "1")  # a process that tests start tells where it died
+NOT_HERE = "the published logs are not here"
 torch.set_num_threads(1)  # the models here are too small to share; tests of threading set their own number
 
 
@@ -62,8 +63,15 @@ def shared_data() -> Path:
     """Published logs beside the repository; tests that need them skip where they are missing."""
     folder = Path(os.environ.get("SMOOTHCERT_SHARED", Path(__file__).parents[2] / "shared")) / "data"
     if not folder.is_dir():
-        pytest.skip("the published logs are not here")
+        pytest.skip(NOT_HERE)
     return folder
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say how many tests were skipped because the published logs are missing."""
+    skipped = [report for report in terminalreporter.stats.get("skipped", []) if NOT_HERE in str(report.longrepr)]
+    if skipped:
+        terminalreporter.write_line(f"{len(skipped)} tests were skipped because {NOT_HERE} (../shared/data)")
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """Certified robustness by randomized smoothing: train, certify, combine and compare.
 
+Names are imported when they are first used, so that ``import smoothcert`` takes no time.
+
 Example:
     >>> import torch
     >>> import smoothcert as sc
@@ -8,15 +10,28 @@ Example:
     >>> certificate = smoothed.certify(torch.full((4,), 0.5), sc.Cohen(n=1_000))
 """
 
-from smoothcert import data, models
-from smoothcert.certify import Aces, Anytime, Cohen, Memory, PerInput, Procedure, Router, Smoothed, Staged
-from smoothcert.classifiers import Consensus, Denoised, Ensemble
-from smoothcert.models import load_model
-from smoothcert.noise import Discrete, Gaussian, Noise, Uniform
-from smoothcert.store import Run, certify_dataset, load_run, read_log, write_log
-from smoothcert.types import ABSTAIN, Certificate, Guarantee, Norm, Prediction, SmoothcertError
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from smoothcert import data, models
+    from smoothcert.certify import Aces, Anytime, Cohen, Memory, PerInput, Procedure, Router, Smoothed, Staged
+    from smoothcert.classifiers import Consensus, Denoised, Ensemble
+    from smoothcert.models import load_model
+    from smoothcert.noise import Discrete, Gaussian, Noise, Uniform
+    from smoothcert.store import Run, certify_dataset, load_run, read_log, write_log
+    from smoothcert.types import ABSTAIN, Certificate, Guarantee, Norm, Prediction, SmoothcertError
 
 __version__ = "0.1.0"
+
+_PACKAGES = {
+    "certify": ("Aces", "Anytime", "Cohen", "Memory", "PerInput", "Procedure", "Router", "Smoothed", "Staged"),
+    "classifiers": ("Consensus", "Denoised", "Ensemble"),
+    "models": ("load_model",),
+    "noise": ("Discrete", "Gaussian", "Noise", "Uniform"),
+    "store": ("Run", "certify_dataset", "load_run", "read_log", "write_log"),
+    "types": ("ABSTAIN", "Certificate", "Guarantee", "Norm", "Prediction", "SmoothcertError"),
+}
 
 __all__ = [
     "ABSTAIN",
@@ -50,3 +65,16 @@ __all__ = [
     "read_log",
     "write_log",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("data", "models"):
+        return _import_module(f"smoothcert.{name}")
+    for package, names in _PACKAGES.items():
+        if name in names:
+            return globals().setdefault(name, getattr(_import_module(f"smoothcert.{package}"), name))
+    raise AttributeError(f"module 'smoothcert' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

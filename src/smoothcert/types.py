@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import ROUND_FLOOR, Decimal
 from enum import Enum
+from typing import TypeVar
 
 ABSTAIN = -1
 """The label of an answer that could not be given with confidence; never a class."""
@@ -232,6 +233,15 @@ class SmoothcertError(Exception):
     """Every error this package raises on purpose: one sentence that says what was wrong and what to do."""
 
     exit_code = 1
+
+
+E = TypeVar("E", bound=SmoothcertError)
+
+
+def wrong_path(error: E) -> E:
+    """The error about a path that does not lead to anything: wrong use, so the command line exits with 2."""
+    error.exit_code = 2
+    return error
 
 
 class UsageError(SmoothcertError, ValueError):

@@ -5,12 +5,9 @@ from __future__ import annotations
 import csv
 
 import pytest
-import typer
 
-from smoothcert import cli
-from smoothcert.cli.aces import aces
-from smoothcert.report.aces import load_components
 from smoothcert.report.tables import aces as aces_tables
+from smoothcert.report.aces import load_components
 
 FOLDER = "aces-cifar10-consistency-025"
 RADII = "0:2:0.25"
@@ -52,12 +49,7 @@ def lines(text):
 
 
 @pytest.fixture
-def command(run, monkeypatch):
-    """The command line with this command alone."""
-    app = typer.Typer(rich_markup_mode="markdown")
-    app.command("aces")(aces)
-    app.callback()(lambda: None)
-    monkeypatch.setattr(cli, "app", app)
+def command(run):
     return lambda *arguments: run("aces", *arguments)
 
 

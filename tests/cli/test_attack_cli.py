@@ -16,7 +16,7 @@ from smoothcert.models import CheckpointInfo, save_checkpoint
 from smoothcert.store import write_run
 
 SIGMA = 0.25
-HASTE = ["--steps", 5, "--copies", 8, "--n", 200, "--runtime", "eager"]
+HASTE = ["--steps", 5, "--copies", 8, "--votes", 200, "--runtime", "eager"]
 HEADINGS = ["radius", "empirical %", "certified %", "broken", "abstained", "inputs"]
 
 
@@ -107,7 +107,7 @@ def test_certificates_of_a_run_stand_beside_the_attack(run, checkpoint, stored, 
 
 
 def test_without_a_run_the_inputs_are_certified_here(run, checkpoint):
-    command = ["attack", checkpoint, "--data", "digits", "--radii", "0.2", "--certify-n", 500, *HASTE]
+    command = ["attack", checkpoint, "--data", "digits", "--radii", "0.2", "--n", 500, *HASTE]
     code, out, err = run(*command, "--every", 7, "--start", 3, "--max", 6, "--format", "csv")
     assert code == 0, err
     assert "certify" in err
@@ -169,7 +169,7 @@ def test_a_run_of_something_else_is_refused(run, checkpoint, stored, tmp_path):
     info["config"] = {"kind": "imported certification"}
     (l1 / "run.json").write_text(json.dumps(info))
     assert "does not say of which model" in refusal(run(*command, "--run", l1))
-    assert "is not a run folder" in refusal(run(*command, "--run", tmp_path / "none"), 1)
+    assert "is not a run folder" in refusal(run(*command, "--run", tmp_path / "none"))
 
 
 @pytest.mark.parametrize(
@@ -183,8 +183,8 @@ def test_a_run_of_something_else_is_refused(run, checkpoint, stored, tmp_path):
         (["--every", "0"], "every must be at least 1"),
         (["--max", "0"], "--max must be at least 1"),
         (["--steps", "0"], "steps must be a whole number"),
-        (["--n", "5"], "can never be sure"),
-        (["--certify-n", "0"], "n must be a whole number of samples"),
+        (["--votes", "5"], "can never be sure"),
+        (["--n", "0"], "n must be a whole number of samples"),
         (["--alpha", "0"], "alpha must lie strictly"),
         (["--seed", "-1"], "seed must be between"),
         (["--format", "htm"], "did you mean 'html'"),
@@ -206,6 +206,6 @@ def test_a_vanished_gradient_is_told(run, tmp_path):
     labels = model(pixels[:3]).argmax(1)
     np.savez(tmp_path / "mine.npz", x=pixels[:3].numpy(), y=labels.numpy())
     command = ["attack", tmp_path / "steep.safetensors", "--data", tmp_path / "mine.npz", "--radii", "0.01"]
-    code, _, err = run(*command, "--certify-n", 200, *HASTE)
+    code, _, err = run(*command, "--n", 200, *HASTE)
     assert code == 0, err
     assert "The gradient vanished at 3 inputs" in err

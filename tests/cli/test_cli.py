@@ -128,12 +128,12 @@ def test_certify_names_its_run_by_default(run, checkpoint, tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     code, _, err = run("certify", checkpoint, "--data", "digits", "--n", 100, "--stop", 1, "--threads", 1)
     assert code == 0
-    assert "Run: runs/sigma-0.25-digits-gaussian-0.25-grid-256" in err
-    assert len(load_run("runs/sigma-0.25-digits-gaussian-0.25-grid-256").rows()) == 1
+    assert "Run: runs/sigma-0.25-digits-gaussian-0.25-grid-256-cohen-n-100-stop-1" in err
+    assert len(load_run("runs/sigma-0.25-digits-gaussian-0.25-grid-256-cohen-n-100-stop-1").rows()) == 1
 
 
 def test_predict(run, checkpoint):
-    code, out, err = run("predict", checkpoint, "--data", "digits", "--every", 100, "--n", 200)
+    code, out, err = run("predict", checkpoint, "--data", "digits", "--every", 100, "--votes", 200)
     assert code == 0
     header, *rows = out.splitlines()
     assert header.split("\t") == ["idx", "label", "predict", "p_value"]
@@ -251,7 +251,7 @@ def test_demo(run, tmp_path):
 def test_certify_at_target_radii(run, checkpoint, tmp_path):
     base = ["certify", checkpoint, "--data", "digits", "--every", 100]
     code, out, err = run(
-        *base, "--procedure", "anytime", "--radius", "0.05,0.1", "--budget", 1000, "--run", tmp_path / "a"
+        *base, "--procedure", "anytime", "--radius", "0.05,0.1", "--n-max", 1000, "--run", tmp_path / "a"
     )
     assert code == 0, err
     assert "samples per input" in out
@@ -300,15 +300,15 @@ def test_plan(run):
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        (["--procedure", "staged"], "give --radius"),
+        (["--procedure", "staged"], "staged needs --radius"),
         (["--radius", "0.5"], "--radius is an option of staged and anytime, not of cohen"),
         (["--procedure", "anytime", "--radius", "0"], "target radius must be a positive number"),
         (["--procedure", "anytime", "--radius", "5"], "cannot be certified with a budget of 100,000"),
         (["--procedure", "anytime", "--radius", "0.5", "--deadline", "0"], "deadline must be a positive"),
         (["--procedure", "anytime", "--radius", "0.5", "--beta", "1"], "beta must lie"),
         (["--procedure", "staged", "--radius", "0.1", "--stages", "100,100"], "stages must increase"),
-        (["--procedure", "staged", "--radius", "0.1", "--stages", "few"], "stages must be whole numbers"),
-        (["--procedure", "staged", "--radius", "0.1,0.2"], "staged takes one target radius"),
+        (["--procedure", "staged", "--radius", "0.1", "--stages", "few"], "each of --stages must be a whole number"),
+        (["--procedure", "staged", "--radius", "0.1,0.2"], "--radius takes one number"),
         (["--runtime", "eagre"], "did you mean 'eager'"),
         (["--sigma", "0"], "sigma must be a positive number"),
         (["--sigma", "nan"], "sigma must be a positive number"),
@@ -363,7 +363,7 @@ def test_a_model_of_another_shape_is_refused_before_a_run_is_made(run, tmp_path)
 def test_arrays_of_ones_own(run, checkpoint, tmp_path):
     x, y = data.load("digits").arrays()
     np.savez(tmp_path / "mine.npz", x=x[:3].numpy(), y=y[:3].numpy())
-    code, out, _ = run("predict", checkpoint, "--data", tmp_path / "mine.npz", "--n", 100)
+    code, out, _ = run("predict", checkpoint, "--data", tmp_path / "mine.npz", "--votes", 100)
     assert code == 0
     assert len(out.splitlines()) == 4
     np.savez(tmp_path / "more.npz", x=x[:3].numpy(), y=np.array([0, 1, 10]))

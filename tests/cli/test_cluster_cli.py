@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from smoothcert import load_run, models
-from smoothcert.cli.cluster import with_address
+from smoothcert.cli.app import with_address
 from smoothcert.models import CheckpointInfo, save_checkpoint
 
 

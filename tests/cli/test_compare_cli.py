@@ -6,9 +6,9 @@ import json
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from smoothcert import cli, load_run, models
+from smoothcert import load_run, models
+from smoothcert.cli.app import app
 from smoothcert.models import CheckpointInfo, save_checkpoint
 from smoothcert.report.recompute import recompute
 from smoothcert.report.tables.accuracy import accuracy_table, render
@@ -31,8 +31,7 @@ def runs(checkpoints, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     for seed, name in ((0, "one"), (1, "two")):
         command = ["certify", checkpoints / f"{seed}.safetensors", "--data", "digits", "--n", 1000, "--every", 100]
-        done = CliRunner().invoke(cli.app, [str(part) for part in (*command, "--seed", 0, "--run", folder / name)])
-        assert done.exit_code == 0, done.output
+        app([str(part) for part in (*command, "--seed", 0, "--run", folder / name)], standalone_mode=False)
     return folder
 
 
@@ -71,15 +70,15 @@ def test_runs_of_the_same_name_are_told_apart(run, runs, tmp_path):
 
 
 def test_table_and_compare_at_fewer_samples(run, runs):
-    out = run("table", runs / "one", "--n", 100, "--alpha", 0.01, "-f", "csv", "--radii", "0,0.1")[1]
+    out = run("table", runs / "one", "--at-n", 100, "--at-alpha", 0.01, "-f", "csv", "--radii", "0,0.1")[1]
     wanted = accuracy_table([recompute(load_run(runs / "one"), n=100, alpha=0.01)], [0, 0.1])
     assert out == render(wanted, "csv")
     assert out != run("table", runs / "one", "-f", "csv", "--radii", "0,0.1")[1]
-    assert run("compare", runs / "one", runs / "two", "--n", 100)[0] == 0
-    said = refusal(run("table", runs / "one", "--n", 300))
-    assert "keeps no votes at n = 300; give --n 10 or 100 or 1,000" in said
+    assert run("compare", runs / "one", runs / "two", "--at-n", 100)[0] == 0
+    said = refusal(run("table", runs / "one", "--at-n", 300))
+    assert "keeps no votes at n = 300; give --at-n 10 or 100 or 1,000" in said
     assert "alpha must lie strictly between 0 and 1" in refusal(
-        run("compare", runs / "one", runs / "two", "--alpha", 2)
+        run("compare", runs / "one", runs / "two", "--at-alpha", 2)
     )
 
 
@@ -94,7 +93,7 @@ def test_seeds_are_one_line_unless_each_is_wanted(run, runs):
     out = run("table", runs, "--radii", "0")[1]
     assert "| digits-recipe (2 seeds) | " in out
     assert " ± " in out
-    each = run("table", runs, "--radii", "0", "--each", "--plain")[1]
+    each = run("table", runs, "--radii", "0", "--each", "--no-marks")[1]
     assert [line.split(" | ")[0] for line in each.splitlines()[2:4]] == ["| one", "| two"]
     assert "±" not in each
     assert "**" not in each

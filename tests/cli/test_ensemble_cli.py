@@ -39,8 +39,8 @@ def counts_of(model, index=0, n=200):
         (["--vote", "hard"], lambda m: Ensemble(m, "hard")),
         (["--vote", "softmax"], lambda m: Ensemble(m, "softmax")),
         (["--weights", "0.7,0.2,0.1"], lambda m: Ensemble(m, "weighted", [0.7, 0.2, 0.1])),
-        (["--consensus", "2"], lambda m: Consensus(m, 2)),
-        (["--consensus", "2", "--margin", "0.05"], lambda m: Consensus(m, 2, margin=0.05)),
+        (["--first", "2"], lambda m: Consensus(m, 2)),
+        (["--first", "2", "--margin", "0.05"], lambda m: Consensus(m, 2, margin=0.05)),
     ],
 )
 def test_models_named_together_certify_as_one(run, members, tmp_path, options, make):
@@ -49,29 +49,22 @@ def test_models_named_together_certify_as_one(run, members, tmp_path, options, m
     assert code == 0, err
     rows = load_run(tmp_path / "run").rows()
     assert rows[0]["counts"] == counts_of(make([models.load_model(path) for path in members]))
-    assert (rows[0]["consensus"] is not None) == ("--consensus" in options)
-    assert ("decided by the first members alone (KCR)" in out) == ("--consensus" in options)
-
-
-def test_models_may_be_named_by_option(run, members, tmp_path):
-    named = [part for path in members for part in ("--model", path)]
-    code, _, err = run("predict", *named, "--data", "digits", "--stop", 2, "--n", 100, "--vote", "soft")
-    assert code == 0, err
-    assert "of 2 correct" in err
+    assert (rows[0]["consensus"] is not None) == ("--first" in options)
+    assert ("decided by the first members alone (KCR)" in out) == ("--first" in options)
 
 
 def test_ensembles_get_run_folders_of_their_own(run, members, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     common = ["--data", "digits", "--n", 100, "--stop", 1]
-    for options in ([], ["--vote", "hard"], ["--consensus", 2], ["--consensus", 2, "--margin", 0.5]):
+    for options in ([], ["--vote", "hard"], ["--first", 2], ["--first", 2, "--margin", 0.5]):
         assert run("certify", *members, *common, *options)[0] == 0
     assert run("certify", members[0], *common)[0] == 0
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [
-        "a-3-consensus-2-digits-gaussian-0.25-grid-256",
-        "a-3-consensus-2-margin-0.5-digits-gaussian-0.25-grid-256",
-        "a-3-hard-digits-gaussian-0.25-grid-256",
-        "a-3-soft-digits-gaussian-0.25-grid-256",
-        "a-digits-gaussian-0.25-grid-256",
+        "a-3-consensus-2-digits-gaussian-0.25-grid-256-cohen-n-100-stop-1",
+        "a-3-consensus-2-margin-0.5-digits-gaussian-0.25-grid-256-cohen-n-100-stop-1",
+        "a-3-hard-digits-gaussian-0.25-grid-256-cohen-n-100-stop-1",
+        "a-3-soft-digits-gaussian-0.25-grid-256-cohen-n-100-stop-1",
+        "a-digits-gaussian-0.25-grid-256-cohen-n-100-stop-1",
     ]
 
 
@@ -103,21 +96,21 @@ def test_ensemble_orders_and_weighs_members(run, members):
     ("options", "words"),
     [
         (["{a}", "--vote", "soft"], "--vote is for several members"),
-        (["{a}", "--consensus", "1"], "--consensus is for several members"),
-        (["{a}", "{b}", "--margin", "1"], "give --consensus too"),
-        (["{a}", "{b}", "--consensus", "1", "--margin", "-1"], "not negative, got -1"),
+        (["{a}", "--first", "1"], "--first is for several members"),
+        (["{a}", "{b}", "--margin", "1"], "give --first too"),
+        (["{a}", "{b}", "--first", "1", "--margin", "-1"], "not negative, got -1"),
         (["{a}", "{b}", "--vote", "sofft"], "did you mean 'soft'"),
         (["{a}", "{b}", "--vote", "weighted"], "needs weights"),
-        (["{a}", "{b}", "--vote", "weighted", "--consensus", "2"], "needs --weights"),
-        (["{a}", "{b}", "--vote", "hard", "--consensus", "2"], "votes softly, not by hard"),
+        (["{a}", "{b}", "--vote", "weighted", "--first", "2"], "needs --weights"),
+        (["{a}", "{b}", "--vote", "hard", "--first", "2"], "votes softly, not by hard"),
         (["{a}", "{b}", "--weights", "1,2,3"], "3 weights for 2 members"),
         (["{a}", "{b}", "--weights", "0,0"], "all weights are zero"),
         (["{a}", "{b}", "--weights", "x,y"], "weights must be numbers"),
-        (["{a}", "{b}", "--consensus", "3"], "between 1 and the number of members, 2; got 3"),
+        (["{a}", "{b}", "--first", "3"], "between 1 and the number of members, 2; got 3"),
         (["{a}", "{b}", "--denoiser", "x", "--denoiser", "y"], "several models or several denoisers, not both"),
         (["{a}", "{five}"], "same classes, but have [5, 10]"),
         (["{a}", "{loud}"], "different noise"),
-        ([], "name a model"),
+        ([], "Missing argument 'MODEL'"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_sentence(run, members, tmp_path, options, words):
@@ -144,7 +137,7 @@ def test_one_model_is_no_ensemble(run, members):
 def test_info_compares_a_run_with_another(run, members, tmp_path):
     common = ["--data", "digits", "--n", 300, "--every", 90, "--runtime", "eager"]
     assert run("certify", *members, *common, "--run", tmp_path / "all")[0] == 0
-    assert run("certify", *members, *common, "--run", tmp_path / "two", "--consensus", 2)[0] == 0
+    assert run("certify", *members, *common, "--run", tmp_path / "two", "--first", 2)[0] == 0
     code, out, err = run("info", tmp_path / "two", "--against", tmp_path / "all")
     assert code == 0, err
     assert re.search(r"1\.0 × fewer and [\d.]+ × faster than all\.", out)

@@ -43,7 +43,7 @@ def test_shards_become_the_run_without_shards(run, certify, tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     for number in (1, 2):
         code, _, err = certify("--shard", f"{number}/2")
-        assert (code, f"Run: runs/tiny-digits-gaussian-0.25-grid-256-shard-{number}-of-2" in err) == (0, True)
+        assert (code, f"-shard-{number}-of-2\n" in err) == (0, True)
     folders = sorted((tmp_path / "runs").iterdir())
     code, out, err = run("merge", *folders, "-o", "united")
     assert (code, err) == (0, "Run: united\n")

@@ -116,12 +116,12 @@ def test_runs_of_earlier_versions_export_what_they_know(run, certify, tmp_path):
 def test_choosing_n_or_alpha_afterwards_is_warned_about(run, certify, tmp_path):
     certify("mine")
     for format in ("md", "latex", "html", "csv"):
-        code, out, err = run("table", tmp_path / "mine", "--n", 10, "--format", format)
+        code, out, err = run("table", tmp_path / "mine", "--at-n", 10, "--format", format)
         assert (code, err.count(CHOSEN)) == (0, 1), format
         assert (CHOSEN in out) == (format != "csv")
-    assert "n = 10 and alpha = 0.05 chosen" in run("table", tmp_path / "mine", "--n", 10, "--alpha", 0.05)[2]
-    assert CHOSEN not in "".join(run("table", tmp_path / "mine", "--n", 100)[1:])
-    code, out, err = run("compare", tmp_path / "mine", tmp_path / "mine", "--alpha", 0.05)
+    assert "n = 10 and alpha = 0.05 chosen" in run("table", tmp_path / "mine", "--at-n", 10, "--at-alpha", 0.05)[2]
+    assert CHOSEN not in "".join(run("table", tmp_path / "mine", "--at-n", 100)[1:])
+    code, out, err = run("compare", tmp_path / "mine", tmp_path / "mine", "--at-alpha", 0.05)
     assert (code, CHOSEN in out, CHOSEN in err) == (0, True, True)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from smoothcert import Aces, Cohen, Gaussian, Smoothed, certify_dataset, data, load_run, models
+from smoothcert import Aces, Cohen, Gaussian, Router, Smoothed, certify_dataset, data, load_run, models
 from smoothcert.models import CheckpointInfo, save_checkpoint
 
 SMALL = ["--data", "digits", "--every", 60, "--seed", 0, "--runtime", "eager"]
@@ -36,8 +36,20 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize("network", [False, True])
 def test_aces_keeps_votes_from_which_every_threshold_follows(run, folder, tmp_path, network):
     model, core = folder / "certifier.safetensors", folder / "core.safetensors"
-    chosen = ["--selector", folder / "selector.safetensors"] if network else []
-    options = ["--procedure", "aces", "--core", core, "--theta", 0.9, "--n", 300, "--run", tmp_path / "run", *chosen]
+    chosen = ["--selector-model", folder / "selector.safetensors"] if network else []
+    options = [
+        "--procedure",
+        "aces",
+        "--core-model",
+        core,
+        "--theta",
+        0.9,
+        "--n",
+        300,
+        "--run",
+        tmp_path / "run",
+        *chosen,
+    ]
     code, _, err = run("certify", model, *SMALL, *options)
     assert code == 0, err
     code, out, err = run("aces", "--runs", tmp_path / "run", "--theta", "0.1:1:0.1", "--radii", "0,0.1", "-f", "csv")
@@ -61,7 +73,7 @@ def test_aces_keeps_votes_from_which_every_threshold_follows(run, folder, tmp_pa
     [
         (["--procedure", "aces", "--theta", 1.5], "theta must lie between 0 and 1"),
         (["--theta", 0.5], "--theta is an option of aces, not of cohen"),
-        (["--core", "core.safetensors"], "--core is an option of aces"),
+        (["--core-model", "core.safetensors"], "--core-model is an option of aces"),
         (["--sigma-steps", 5, "--sigma-grid", "usual"], "not both"),
         (["--memory", "balls.safetensors"], "--memory is for a sigma chosen for every input"),
         (["--sigma-steps", 5, "--noise", "uniform", "--lam", 1], "Gaussian noise only"),
@@ -75,7 +87,7 @@ def test_refusals(run, folder, tmp_path, options, words):
 
 
 def test_a_core_of_other_classes_is_refused_before_anything_is_written(run, folder, tmp_path):
-    options = ["--procedure", "aces", "--core", folder / "wrong.safetensors", "--run", tmp_path / "run"]
+    options = ["--procedure", "aces", "--core-model", folder / "wrong.safetensors", "--run", tmp_path / "run"]
     code, _, err = run("certify", folder / "certifier.safetensors", *SMALL, *options)
     assert code == 2
     assert "use a core with the same classes" in " ".join(err.split())
@@ -116,6 +128,23 @@ def test_a_memory_makes_answers_consistent_and_is_needed_to_go_on(run, folder, t
     code, _, err = run("certify", model, *SMALL, *options)
     assert code == 1
     assert "give the memory they were made with" in " ".join(err.split())
+
+
+def test_a_router_certifies_with_the_expert_that_the_selector_chooses(run, folder, tmp_path):
+    experts = [folder / "certifier.safetensors", folder / "core.safetensors"]
+    command = ["certify", *experts, "--router", folder / "selector.safetensors", *SMALL, "--n", 300]
+    code, _, err = run(*command, "--run", tmp_path / "run")
+    assert code == 0, err
+    smoothed = [Smoothed(models.load_model(path), Gaussian(0.25, grid=256), runtime="eager") for path in experts]
+    selector = models.load_model(folder / "selector.safetensors")
+    router = Router(selector, Gaussian(0.25, grid=256), smoothed, runtime="eager")
+    same = certify_dataset(router, data.load("digits"), Cohen(n=300), run=tmp_path / "same", every=60, seed=0)
+    kept = ("index", "predict", "radius", "guarantee", "counts")
+    rows = [{key: row[key] for key in kept} for row in load_run(tmp_path / "run").rows()]
+    assert rows == [{key: row[key] for key in kept} for row in same.rows()]
+    assert {row["guarantee"] for row in rows} == {"routed"}
+    code, out, err = run(*command, "--vote", "soft")
+    assert (code, out, "--router chooses one model" in err) == (2, "", True)
 
 
 def test_training_data_of_selectors(run, folder, tmp_path):

@@ -141,13 +141,19 @@ def right_answer(kind: str, reference: Callable[[], Classifier], question: Quest
     return question.ask(KINDS[kind], KINDS[kind].build(given), given)
 
 
+def built(kind: str, given: Classifier) -> Smoothed:
+    """A classifier of a kind around the one given, which stays in its mode: a denoised one is frozen when built."""
+    modes = {module: module.training for module in modules_in(given)}
+    smoothed = KINDS[kind].build(given)
+    for module, training in modes.items():
+        module.training = training
+    return smoothed
+
+
 def verdict(entry: Entry, kind: str, asked: list[Question]) -> Verdict:
     """What a kind of classifier does with an entry."""
     given = entry.make()
-    modes = {module: module.training for module in modules_in(given)}
-    smoothed = KINDS[kind].build(given)
-    for module, training in modes.items():  # a denoised classifier is frozen when built
-        module.training = training
+    smoothed = built(kind, given)
     before, inputs = Snapshot(given, entry.copyable), [question.x.clone() for question in asked]
     problems, refused = [], False
     for question, kept in zip(asked, inputs, strict=True):

@@ -19,6 +19,7 @@ from hostile.judge import (
     SEED,
     Snapshot,
     attempt,
+    built,
     gathered,
     judged,
     overstates,
@@ -98,8 +99,9 @@ def test_inputs_that_share_batches(entry: Entry, kind: str):
     made, given, twin = KINDS[kind], entry.make(), entry.reference()
     procedure, right = (made.adapt(_small(made.procedures[0]), classifier) for classifier in (given, twin))
     inputs = dict(enumerate([FAR, LOW, NEAR, point(0.7), LOW, point(0.3)]))
+    smoothed = built(kind, given)
     before = Snapshot(given, entry.copyable)
-    run = made.build(given).run(inputs.items(), procedure, procedure.certify, seed=SEED)
+    run = smoothed.run(inputs.items(), procedure, procedure.certify, seed=SEED)
     answers, refusal = gathered(run)
     if refusal is not None:
         assert judged(refusal, None, FAR, entry.expect) == ""
@@ -123,7 +125,8 @@ LONG_ENTRIES = [
 @pytest.mark.parametrize("entry", LONG_ENTRIES)
 def test_long_runs_for_which_a_runtime_is_prepared(entry: Entry, kind: str):
     made, given = KINDS[kind], entry.make()
-    smoothed, before = made.build(given), Snapshot(given, entry.copyable)
+    smoothed = built(kind, given)
+    before = Snapshot(given, entry.copyable)
     answer = attempt(lambda: smoothed.certify(made.inputs[0], _long(kind, given), seed=SEED, index=3))
     assert judged(answer, _right_and_long(kind, entry.reference), made.inputs[0], entry.expect) == ""
     assert before.changes() == []

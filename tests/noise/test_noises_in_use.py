@@ -81,7 +81,7 @@ def test_training_writes_the_noise_and_certifying_takes_it(run, trained, tmp_pat
         assert "different norms and cannot be compared" in sentence
         assert "ℓ∞" in sentence
         assert "different norms" in refusal(run("plot", *both, "-o", tmp_path / "curve.png"))
-    code, out, err = run("predict", folder, "--data", "digits", "--every", 100, "--n", 100)
+    code, out, err = run("predict", folder, "--data", "digits", "--every", 100, "--votes", 100)
     assert code == 0, err
     assert len(out.splitlines()) == 6
     code, out, err = run("info", folder)
@@ -156,7 +156,7 @@ def test_an_unknown_noise_in_a_checkpoint_is_told(run, tmp_path):
         path = tmp_path / f"{number}.safetensors"
         save_checkpoint(path, models.build("digits-cnn"), CheckpointInfo.of("digits-cnn", noise=noise))
         assert match in refusal(run("certify", path, "--data", "digits"), 1)
-        assert run("predict", path, "--data", "digits", "--lam", 0.5, "--stop", 1, "--n", 20)[0] == 0
+        assert run("predict", path, "--data", "digits", "--lam", 0.5, "--stop", 1, "--votes", 20)[0] == 0
     save_checkpoint(tmp_path / "none.safetensors", models.build("digits-cnn"), CheckpointInfo.of("digits-cnn"))
     sentence = refusal(run("certify", tmp_path / "none.safetensors", "--data", "digits"))
     assert "give --sigma for Gaussian noise, or another --noise and its settings" in sentence
@@ -169,7 +169,7 @@ def test_attack_is_about_l2_only(run, trained, tmp_path):
         run("attack", gaussian, *command, "--norm", "linf")
     )
     assert "which uniform noise does not certify (it certifies l1, linf)" in refusal(run("attack", uniform, *command))
-    code, _, err = run("attack", gaussian, *command, "--norm", "l2", "--certify-n", 100)
+    code, _, err = run("attack", gaussian, *command, "--norm", "l2", "--n", 100)
     assert code == 0, err
     for arithmetic in ("--exact", "--float"):  # of a run, the attack takes the noise as it was drawn
         place = tmp_path / arithmetic

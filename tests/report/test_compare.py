@@ -157,9 +157,9 @@ def test_what_differs_besides_is_told():
     found = compare(*(outcomes([0.5], name, origin=origin) for name, origin in zip("ab", origins, strict=True)))
     assert found.remarks[:3] == (
         "The runs have different data (mnist test and fmnist test).",
-        "The runs have different numbers of samples (100,000 and 1,000); radii depend on it, and --n or --alpha make "
-        "them alike.",
-        "The runs have different alpha (0.001 and 0.01); radii depend on it, and --n or --alpha make them alike.",
+        "The runs have different numbers of samples (100,000 and 1,000); radii depend on it, and --at-n or --at-alpha "
+        "make them alike.",
+        "The runs have different alpha (0.001 and 0.01); radii depend on it, and --at-n or --at-alpha make them alike.",
     )
     alike = compare(*(outcomes([0.5], name, origin=origins[0]) for name in "ab"))
     assert not any("different" in remark for remark in alike.remarks)

@@ -118,7 +118,7 @@ def test_loading_recomputes(long, tmp_path):
     assert found.radius.tolist() == recompute(long, n=1_000).radius.tolist()
     (log,) = [tmp_path / "log"]
     log.write_text("idx\tlabel\tpredict\tradius\tcorrect\ttime\n0\t1\t1\t0.5\t1\t0:00:01\n")
-    with pytest.raises(UsageError, match="keeps no votes to recompute from; leave out --n and --alpha"):
+    with pytest.raises(UsageError, match="keeps no votes to recompute from; leave out --at-n and --at-alpha"):
         load_outcomes([log], alpha=0.01)
     write_run(tmp_path / "imported", long.table(), {"kind": "imported certification"}, {})
     with pytest.raises(UsageError, match="is an imported certification, which holds no votes"):
@@ -129,7 +129,9 @@ def test_refusals(model, digits, long, tmp_path):
     for alpha in (0, 1, -0.1, float("nan")):
         with pytest.raises(UsageError, match="alpha must lie strictly between 0 and 1"):
             recompute(long, alpha=alpha)
-    with pytest.raises(UsageError, match=r"no votes at n = 20,000; give --n 10 or 100 or 1,000 or 10,000 or 100,000"):
+    with pytest.raises(
+        UsageError, match=r"no votes at n = 20,000; give --at-n 10 or 100 or 1,000 or 10,000 or 100,000"
+    ):
         recompute(long, n=20_000)
     largest = certified(Smoothed(model, Gaussian(0.25)), digits, tmp_path / "linf", Cohen(n=100, norm="linf"))
     assert_same(recompute(largest), largest)

@@ -12,8 +12,7 @@ import torch
 from scipy import stats
 
 from smoothcert import ABSTAIN, Cohen, Gaussian, Smoothed
-from smoothcert.certify import base, cohen
-from smoothcert.stats import lower_bound
+from smoothcert.stats import decisions, lower_bound
 
 SIGMA = 0.5
 QUICK, FULL = 2_000, 20_000
@@ -78,17 +77,17 @@ def test_false_predictions_stay_within_alpha(half_space, threes, runs, alpha):
     ids=["alpha doubled", "no bound at all"],
 )
 def test_the_check_fails_when_the_bound_is_weakened(half_space, monkeypatch, weakened):
-    monkeypatch.setattr(cohen, "lower_bound", weakened)
+    monkeypatch.setattr(decisions, "lower_bound", weakened)
     assert not within(false_certificates(half_space, QUICK, 0.05, 400), QUICK, 0.05)
 
 
 @pytest.mark.soundness
 def test_the_full_check_fails_at_small_alpha_too(half_space, monkeypatch):
-    monkeypatch.setattr(cohen, "lower_bound", lambda k, n, alpha: lower_bound(k, n, 4 * alpha))
+    monkeypatch.setattr(decisions, "lower_bound", lambda k, n, alpha: lower_bound(k, n, 4 * alpha))
     assert not within(false_certificates(half_space, FULL, 0.001, 400), FULL, 0.001)
 
 
 def test_the_check_fails_when_the_top_class_test_is_weakened(half_space, monkeypatch):
-    real = base.top_class_p_value
-    monkeypatch.setattr(base, "top_class_p_value", lambda a, b: real(a, b) / 8)
+    real = decisions.top_class_p_value
+    monkeypatch.setattr(decisions, "top_class_p_value", lambda a, b: real(a, b) / 8)
     assert not within(false_predictions(half_space, torch.tensor([0.5 + 1e-5, 0.5]), 1, QUICK, 0.05, 101), QUICK, 0.05)

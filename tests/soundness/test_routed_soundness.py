@@ -12,8 +12,7 @@ from scipy import stats
 from torch import Tensor, nn
 
 from smoothcert import ABSTAIN, Aces, Cohen, Gaussian, Router, Smoothed
-from smoothcert.certify import aces
-from smoothcert.stats import lower_bound
+from smoothcert.stats import decisions, lower_bound
 
 SIGMA, N = 0.5, 400
 QUICK, FULL = 800, 20_000
@@ -114,7 +113,7 @@ def test_all_branches_of_aces_were_taken():
 )
 def test_the_check_fails_when_the_bounds_of_aces_are_weakened(monkeypatch, weakened):
     edge = tight(0.025)
-    monkeypatch.setattr(aces, "lower_bound", weakened)
+    monkeypatch.setattr(decisions, "lower_bound", weakened)
     assert not within(false_radii((edge, FAR), QUICK, 0.05), QUICK, 0.05)
 
 

@@ -173,7 +173,7 @@ def train_with(fabric, folder, method):
 
 if __name__ == "__main__":
     from lightning_fabric import Fabric
-    work(make_fabric(accelerator="cpu"), sys.argv[1])
+    work(make_fabric(device="cpu"), sys.argv[1])
     Fabric(accelerator="cpu", devices=2, strategy="ddp_spawn").launch(work, sys.argv[1])
 """
 
@@ -305,7 +305,7 @@ def test_refuses():
         make_fabric("16-mixed", "cpu")
     if not torch.cuda.is_available():
         with pytest.raises(UsageError, match="cannot train on 2 device"):
-            make_fabric(accelerator="cuda", devices=2)
+            make_fabric(device="cuda", processes=2)
     with pytest.raises(UsageError, match="needs info"):
         train(linear, (x, y), Gaussian(0.5), GAUSSIAN, folder="x", progress=False)
     for wrong in ({"epochs": 0}, {"rate": -1.0}, {"milestones": (3, 2)}, {"epoch": 3}, {"schedule": "cosine"}):

@@ -198,7 +198,7 @@ def work(fabric, folder):
 
 if __name__ == "__main__":
     from lightning_fabric import Fabric
-    work(make_fabric(accelerator="cpu"), sys.argv[1])
+    work(make_fabric(device="cpu"), sys.argv[1])
     Fabric(accelerator="cpu", devices=2, strategy="ddp_spawn").launch(work, sys.argv[1])
 """
 

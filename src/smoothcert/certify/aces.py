@@ -6,9 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from smoothcert.certify.base import Procedure, Task, require_count, require_probability
 from smoothcert.certify.cores import core_class
 from smoothcert.classifiers.identity import model_identity
@@ -25,14 +22,22 @@ from smoothcert.sampling import (
     Steps,
     TopClass,
 )
-from smoothcert.stats import lower_bound, top_class_p_value
+from smoothcert.stats import lower_bound
+from smoothcert.stats.decisions import (
+    certified_class,
+    choice_votes,
+    guess_and_bound,
+    guessed_choice,
+    predicted_choice,
+    predicted_class,
+    routed_class,
+)
 from smoothcert.types import (
     ABSTAIN,
     CERTIFIER,
     CORE,
     Certificate,
     Guarantee,
-    Norm,
     Outcome,
     Prediction,
     Routing,
@@ -79,10 +84,7 @@ class Aces(Procedure):
     core: Classifier | None = None
     selector: Classifier | None = None
     theta: float = 0.3
-    n0: int = 100
     n: int = 100_000
-    alpha: float = 0.001
-    norm: Norm | str | None = None
     steps: int = 100
 
     def __post_init__(self) -> None:
@@ -127,20 +129,17 @@ class Aces(Procedure):
         core = self._core_class(task)
         selection, scores0 = yield from self._draw(SELECTION, self.n0)
         votes, scores = yield from self._draw(ESTIMATION, self.n)
-        guess = int(np.argmax(selection.counts))
-        p_class = lower_bound(votes.counts[guess], votes.n, self.alpha / 2)
-        core0, certify0 = choices(scores0.counts)[:, self._bin]
-        choice = CORE if core0 > certify0 else CERTIFIER
-        p_choice = lower_bound(int(choices(scores.counts)[choice, self._bin]), scores.n, self.alpha / 2)
-        chosen = p_choice > 0.5
-        label, radius = ABSTAIN, 0.0
-        if chosen and choice == CERTIFIER and p_class > 0.5:
-            label, radius = guess, task.radius(min(p_class, p_choice), norm)
-        elif core is not None and ((chosen and choice == CORE) or (guess == core and p_class > 0.5)):
-            label = core
+        guess, p_class = guess_and_bound(selection.counts, votes.counts, votes.n, self.alpha / 2)
+        guessed = int(guessed_choice(choice_votes(scores0.counts)[:, self._bin]))
+        for_guessed = int(choice_votes(scores.counts)[guessed, self._bin])
+        p_choice = lower_bound(for_guessed, scores.n, self.alpha / 2)
+        choice, smoothed = int(certified_class(guessed, p_choice)), int(certified_class(guess, p_class))
+        label = int(routed_class(choice, smoothed, ABSTAIN if core is None else core))
+        proved = choice == CERTIFIER and smoothed != ABSTAIN
+        radius = task.radius(min(float(p_class), p_choice), norm) if proved else 0.0
         certificate = task.certificate(
-            guess=guess,
-            p_lower=p_class,
+            guess=int(guess),
+            p_lower=float(p_class),
             norm=norm,
             alpha=self.alpha,
             alpha_split={"selector": self.alpha / 2, "top class": self.alpha / 2},
@@ -148,7 +147,7 @@ class Aces(Procedure):
             selection=selection,
         )
         routing = Routing(
-            choice=choice if chosen else ABSTAIN,
+            choice=choice,
             radius=task.radius(p_choice, norm),
             p_lower=p_choice,
             n=scores.n,
@@ -170,18 +169,12 @@ class Aces(Procedure):
     def predict(self, task: Task) -> Steps[Prediction]:
         core = self._core_class(task)
         votes, scores = yield from self._draw(PREDICTION, self.n)
-        second, first = np.argsort(votes.counts, kind="stable")[-2:]
-        p_class = top_class_p_value(votes.counts[first], votes.counts[second])
-        core_votes, certify_votes = (int(count) for count in choices(scores.counts)[:, self._bin])
-        p_choice = top_class_p_value(max(core_votes, certify_votes), min(core_votes, certify_votes))
-        half = self.alpha / 2
-        label, p_value = ABSTAIN, max(p_class, p_choice)
-        if certify_votes > core_votes and p_choice <= half and p_class <= half:
-            label = int(first)
-        elif core is not None and core_votes > certify_votes and p_choice <= half:
-            label, p_value = core, p_choice
-        elif core is not None and core == first and p_class <= half:
-            label, p_value = core, p_class
+        smoothed, p_class = predicted_class(votes.counts, self.alpha / 2)
+        choice, p_choice = predicted_choice(choice_votes(scores.counts)[:, self._bin], self.alpha / 2)
+        label = int(routed_class(choice, smoothed, ABSTAIN if core is None else core))
+        p_value = max(float(p_class), float(p_choice))
+        if label != ABSTAIN and choice != CERTIFIER:  # one of the two tests is enough
+            p_value = float(p_choice if choice == CORE else p_class)
         return task.prediction(label, p_value, self.alpha, votes)
 
     def config(self) -> dict[str, Any]:
@@ -209,14 +202,3 @@ class Aces(Procedure):
         if self.core is None:
             return None
         return core_class(self.core, task)
-
-
-def choices(scores: tuple[int, ...]) -> NDArray[np.int64]:
-    """Votes for core and certifier at every threshold, from the copies per threshold.
-
-    Example:
-        >>> choices((5, 3, 2)).tolist()
-        [[5, 2, 0], [5, 8, 10]]
-    """
-    certify = np.cumsum(scores)
-    return np.stack([certify[-1] - certify, certify])

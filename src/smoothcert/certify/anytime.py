@@ -10,9 +10,19 @@ from typing import ClassVar
 import numpy as np
 
 from smoothcert.certify.base import PREDICTION_SAMPLES, Procedure, Task, require_count, require_probability
+from smoothcert.certify.forecast import Chance, Forecast, decisions
 from smoothcert.certify.targets import require_radii, unreachable
 from smoothcert.sampling import ESTIMATION, SELECTION, Draw, Steps
-from smoothcert.stats import LAST_LOOK, Prior, anytime_lower_bound, boundary, check_times, nested_boundaries
+from smoothcert.stats import (
+    LAST_LOOK,
+    Prior,
+    anytime_lower_bound,
+    boundary,
+    check_times,
+    nested_boundaries,
+    operating_characteristics,
+    wald_bound,
+)
 from smoothcert.types import Certificate, Norm, Outcome, Prediction, UsageError, Votes
 
 
@@ -41,15 +51,12 @@ class Anytime(Procedure):
     name: ClassVar[str] = "anytime"
 
     radius: float | Sequence[float] | None = None
-    alpha: float = 0.001
     beta: float = 0.001
     n_max: int = 100_000
-    n0: int = 100
     deadline: float | None = None
-    norm: Norm | str | None = None
 
     def __post_init__(self) -> None:
-        radii = self.radii
+        radii = self.targets
         require_radii(*radii)
         if len(set(radii)) < len(radii):
             raise UsageError(f"a target radius is given twice in {radii}.")
@@ -64,19 +71,35 @@ class Anytime(Procedure):
             object.__setattr__(self, "radius", radii)
 
     @property
-    def radii(self) -> tuple[float, ...]:
-        """The target radii, smallest first."""
+    def targets(self) -> tuple[float, ...]:
         if self.radius is None:
             return ()
         return (self.radius,) if isinstance(self.radius, (int, float)) else tuple(sorted(self.radius))
 
     @property
     def expected_samples(self) -> int:
-        return self.n0 + (min(self.n_max, 1_000) if self.radii else self.n_max)
+        return self.n0 + (min(self.n_max, 1_000) if self.targets else self.n_max)
+
+    @property
+    def level(self) -> float:
+        return LAST_LOOK * self.alpha
+
+    @property
+    def reach(self) -> float:
+        return anytime_lower_bound(self.n_max, self.n_max, self.alpha, last=True)
+
+    def forecast(self, threshold: float, probabilities: Sequence[float]) -> Forecast:
+        test = boundary(threshold, self.alpha, self.beta, self.n_max)
+        chances = []
+        for p in probabilities:
+            ends = operating_characteristics(test, p)
+            wald = wald_bound(p, threshold, self.alpha, self.beta)
+            chances.append(Chance(p, ends.certify, ends.refute, ends.undecided, ends.expected_n, wald))
+        return decisions(test.n, test.certify, test.refute), tuple(chances)
 
     def certify(self, task: Task) -> Steps[Certificate]:
         norm = task.noise.resolve_norm(self.norm)
-        thresholds = tuple(task.threshold(r, norm) for r in self.radii)
+        thresholds = tuple(task.threshold(r, norm) for r in self.targets)
         self._check_reach(task, norm, thresholds)
         (selection,) = yield Draw(SELECTION, self.n0)
         guess = int(np.argmax(selection.counts))
@@ -113,10 +136,10 @@ class Anytime(Procedure):
             p_lower=p_lower,
             norm=norm,
             alpha=self.alpha,
-            alpha_split={"at any time": (1 - LAST_LOOK) * self.alpha, "last look": LAST_LOOK * self.alpha},
+            alpha_split={"at any time": (1 - LAST_LOOK) * self.alpha, "last look": self.level},
             votes=Votes(n=n, counts=tuple(counts.tolist()), checkpoints=checkpoints),
             selection=selection,
-            decisions=dict(zip(self.radii, outcomes, strict=True)),
+            decisions=dict(zip(self.targets, outcomes, strict=True)),
         )
 
     def predict(self, task: Task) -> Steps[Prediction]:
@@ -131,9 +154,8 @@ class Anytime(Procedure):
             return
         highest = thresholds[-1]
         if highest >= 1 or boundary(highest, self.alpha, None, self.n_max).certify[-1] > self.n_max:
-            reach = anytime_lower_bound(self.n_max, self.n_max, self.alpha, last=True)
             words = f"a budget of {self.n_max:,}"
-            raise unreachable(self.radii[-1], task, norm, reach, highest, LAST_LOOK * self.alpha, words)
+            raise unreachable(self.targets[-1], task, norm, self.reach, highest, self.level, self.alpha, words)
 
 
 _POWERS_OF_TEN = frozenset(10**e for e in range(1, 10))

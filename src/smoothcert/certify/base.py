@@ -7,18 +7,18 @@ It never sees a model, so the same procedure runs on one input, in a pool of inp
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-import numpy as np
 from torch import Tensor
 
+from smoothcert.certify.forecast import Forecast
 from smoothcert.classifiers.sealed import Sealed
 from smoothcert.noise import Noise
 from smoothcert.sampling import PREDICTION, Answer, Classifier, Draw, Statistic, Steps, TopClass
-from smoothcert.stats import top_class_p_value
 from smoothcert.stats.binomial import MAX_SAMPLES
+from smoothcert.stats.decisions import is_majority, predicted_class
 from smoothcert.types import ABSTAIN, Arithmetic, Certificate, Guarantee, Norm, Outcome, Prediction, UsageError, Votes
 
 PREDICTION_SAMPLES = 1_000
@@ -75,7 +75,7 @@ class Task:
         A target decided as certified is proved as such: rounding on the way from its threshold to the bound and back
         must not shorten it.
         """
-        proved = p_lower > 0.5
+        proved = bool(is_majority(p_lower))
         decisions = decisions or {}
         targets = [target for target, outcome in decisions.items() if outcome is Outcome.CERTIFIED]
         radius = max([self.radius(p_lower, norm), *targets])
@@ -106,9 +106,8 @@ class Task:
     def top_class(self, n: int, alpha: float) -> Steps[Prediction]:
         """PREDICT: the class with most of ``n`` votes, if the test of Hung and Fithian (2019) is sure of it."""
         (votes,) = yield Draw(PREDICTION, n)
-        second, first = np.argsort(votes.counts, kind="stable")[-2:]
-        p_value = top_class_p_value(votes.counts[first], votes.counts[second])
-        return self.prediction(int(first) if p_value <= alpha else ABSTAIN, p_value, alpha, votes)
+        label, p_value = predicted_class(votes.counts, alpha)
+        return self.prediction(int(label), float(p_value), alpha, votes)
 
     def prediction(self, label: int, p_value: float, alpha: float, votes: Votes) -> Prediction:
         """A prediction about this input."""
@@ -132,12 +131,16 @@ class Procedure(ABC):
         name: The name in the registry, on the command line and in run files.
         decides_early: Whether clear inputs take fewer samples than others.
         alpha: Probability of a wrong statement.
+        n0: Selection samples.
+        norm: Norm of the radius; the noise's own by default.
     """
 
     name: ClassVar[str]
     decides_early: ClassVar[bool] = True
 
-    alpha: float
+    alpha: float = 0.001
+    n0: int = 100
+    norm: Norm | str | None = None
 
     @property
     def statistics(self) -> tuple[Statistic, ...]:
@@ -169,6 +172,37 @@ class Procedure(ABC):
     @abstractmethod
     def expected_samples(self) -> int:
         """Roughly what one input costs; decides whether it pays to prepare a faster runtime."""
+
+    @property
+    def targets(self) -> tuple[float, ...]:
+        """The target radii, smallest first."""
+        return ()
+
+    @property
+    def level(self) -> float:
+        """The alpha of the bound that decides last."""
+        return self.alpha
+
+    @property
+    def reach(self) -> float:
+        """The lower bound on the probability of a class that gets every vote.
+
+        Raises:
+            UsageError: If the procedure cannot be planned.
+        """
+        raise UsageError(f"there is no plan for the procedure {self.name}.")
+
+    def forecast(self, threshold: float, probabilities: Sequence[float]) -> Forecast:
+        """Tell which counts decide a target, and how inputs end.
+
+        Args:
+            threshold: The probability that the target needs.
+            probabilities: True probabilities of the guessed class.
+
+        Raises:
+            UsageError: If the procedure cannot be planned.
+        """
+        raise UsageError(f"there is no plan for the procedure {self.name}.")
 
     @abstractmethod
     def certify(self, task: Task) -> Steps[Certificate]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
+import scipy
 
 from smoothcert.certify.base import Procedure, Task, require_count, require_probability
+from smoothcert.certify.forecast import Chance, Decision, Forecast
 from smoothcert.sampling import ESTIMATION, SELECTION, Draw, Steps
-from smoothcert.stats import lower_bound
-from smoothcert.types import Certificate, Norm, Prediction
+from smoothcert.stats import lower_bound, wald_bound
+from smoothcert.stats.decisions import guess_and_bound
+from smoothcert.types import Certificate, Prediction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,10 +41,7 @@ class Cohen(Procedure):
     name: ClassVar[str] = "cohen"
     decides_early: ClassVar[bool] = False
 
-    n0: int = 100
     n: int = 100_000
-    alpha: float = 0.001
-    norm: Norm | str | None = None
 
     def __post_init__(self) -> None:
         require_count("n0", self.n0)
@@ -51,14 +52,26 @@ class Cohen(Procedure):
     def expected_samples(self) -> int:
         return self.n0 + self.n
 
+    @property
+    def reach(self) -> float:
+        return lower_bound(self.n, self.n, self.alpha)
+
+    def forecast(self, threshold: float, probabilities: Sequence[float]) -> Forecast:
+        enough = bisect_right(range(self.n + 1), threshold, key=lambda count: lower_bound(count, self.n, self.alpha))
+        chances = []
+        for p in probabilities:
+            certify = float(scipy.stats.binom.sf(enough - 1, self.n, p))
+            chances.append(Chance(p, certify, 0.0, 1 - certify, self.n, wald_bound(p, threshold, self.alpha)))
+        return (Decision(self.n, enough if enough <= self.n else None, None),), tuple(chances)
+
     def certify(self, task: Task) -> Steps[Certificate]:
         norm = task.noise.resolve_norm(self.norm)
         (selection,) = yield Draw(SELECTION, self.n0)
-        guess = int(np.argmax(selection.counts))
         (votes,) = yield Draw(ESTIMATION, self.n)
+        guess, p_lower = guess_and_bound(selection.counts, votes.counts, votes.n, self.alpha)
         return task.certificate(
-            guess=guess,
-            p_lower=lower_bound(votes.counts[guess], votes.n, self.alpha),
+            guess=int(guess),
+            p_lower=float(p_lower),
             norm=norm,
             alpha=self.alpha,
             alpha_split={"top class": self.alpha},

@@ -13,10 +13,20 @@ from smoothcert.types import UsageError
 
 
 def as_tensor(x: Any) -> Tensor:
-    """An input as a tensor; an array may have any byte order and run backwards."""
+    """An input as a tensor; an array may have any byte order and run backwards.
+
+    Raises:
+        UsageError: If it is neither a tensor nor an array.
+    """
     if isinstance(x, np.ndarray):
         x = np.ascontiguousarray(x, dtype=x.dtype.newbyteorder("="))
-    return torch.as_tensor(x)
+    try:
+        return torch.as_tensor(x)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UsageError(
+            f"an input is a {type(x).__name__}, not a tensor or an array; convert it, for an image with "
+            "torchvision.transforms.ToTensor()."
+        ) from error
 
 
 def checked_input(x: Any, input_range: tuple[float, float] | None, device: torch.device) -> Tensor:

@@ -173,7 +173,7 @@ class PerInput(Smoothed):
     def _check_memory(self, procedure: Procedure) -> None:
         if self.memory is None:
             return
-        norm = self.noise.resolve_norm(getattr(procedure, "norm", None))
+        norm = self.noise.resolve_norm(procedure.norm)
         if norm is not Norm.L2:
             raise UsageError(f"a memory compares l2 balls; certify in l2 or without a memory, not in {norm.value}.")
         self.memory.bind({"model": self.sealed().sealed_identity, "noise": self.noise.config()})

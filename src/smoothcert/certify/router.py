@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -169,9 +169,7 @@ class Router(Smoothed):
         """The procedure with half its α, in the one norm that selector and experts are certified in."""
         if procedure.others or len(procedure.statistics) > 1:
             raise UsageError(f"a router cannot be certified by {procedure.name}; use cohen, staged or anytime.")
-        norm = self.noise.resolve_norm(getattr(procedure, "norm", None))
-        named = {"norm": norm} if any(field.name == "norm" for field in fields(procedure)) else {}
-        return replace(procedure, alpha=procedure.alpha / 2, **named)
+        return replace(procedure, alpha=procedure.alpha / 2, norm=self.noise.resolve_norm(procedure.norm))
 
 
 def _asking(source: int, steps: Steps[Answer]) -> Generator[Draw, tuple[Votes, ...], Answer]:

@@ -9,11 +9,12 @@ from typing import ClassVar
 import numpy as np
 
 from smoothcert.certify.base import PREDICTION_SAMPLES, Procedure, Task, require_count, require_probability
+from smoothcert.certify.forecast import Chance, Forecast, decisions
 from smoothcert.certify.targets import require_radii, unreachable
 from smoothcert.sampling import ESTIMATION, SELECTION, Draw, Steps
 from smoothcert.sampling.seeds import MODELLING
-from smoothcert.stats import lower_bound, stage_boundaries
-from smoothcert.types import Certificate, Norm, Outcome, Prediction, UsageError, Votes
+from smoothcert.stats import lower_bound, stage_boundaries, staged_characteristics, wald_bound
+from smoothcert.types import Certificate, Outcome, Prediction, UsageError, Votes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,10 +41,7 @@ class Staged(Procedure):
 
     radius: float
     stages: Sequence[int] = (100, 1_000, 10_000, 120_000)
-    alpha: float = 0.001
     beta: float = 0.0001
-    n0: int = 100
-    norm: Norm | str | None = None
 
     def __post_init__(self) -> None:
         require_radii(self.radius)
@@ -63,13 +61,35 @@ class Staged(Procedure):
     def expected_samples(self) -> int:
         return self.n0 + sum(self.stages[:2])
 
+    @property
+    def targets(self) -> tuple[float, ...]:
+        return (self.radius,)
+
+    @property
+    def level(self) -> float:
+        return self.alpha / len(self.stages)
+
+    @property
+    def reach(self) -> float:
+        return lower_bound(self.stages[-1], self.stages[-1], self.level)
+
+    def forecast(self, threshold: float, probabilities: Sequence[float]) -> Forecast:
+        counts = stage_boundaries(threshold, self.stages, self.alpha, self.beta)
+        chances = []
+        for p in probabilities:
+            ends = staged_characteristics(counts, p)
+            certify, abort = float(ends.certify.sum()), float(ends.abort.sum())
+            wald = wald_bound(p, threshold, self.alpha, self.beta)
+            each = tuple(zip(ends.certify.tolist(), ends.abort.tolist(), ends.go_on.tolist(), strict=True))
+            chances.append(Chance(p, certify, abort, float(ends.go_on[-1]), ends.expected_samples, wald, each))
+        return decisions(counts.stages, counts.certify, counts.abort), tuple(chances)
+
     def certify(self, task: Task) -> Steps[Certificate]:
         norm = task.noise.resolve_norm(self.norm)
         threshold = task.threshold(self.radius, norm)
-        level = self.alpha / len(self.stages)
-        reach = lower_bound(self.stages[-1], self.stages[-1], level)
-        if reach <= threshold:
-            raise unreachable(self.radius, task, norm, reach, threshold, level, f"a last stage of {self.stages[-1]:,}")
+        if self.reach <= threshold:
+            words = f"a last stage of {self.stages[-1]:,}"
+            raise unreachable(self.radius, task, norm, self.reach, threshold, self.level, self.alpha, words)
         boundaries = stage_boundaries(threshold, self.stages, self.alpha, self.beta)
         (selection,) = yield Draw(SELECTION, self.n0)
         guess = int(np.argmax(selection.counts))
@@ -86,10 +106,10 @@ class Staged(Procedure):
         total = np.sum([votes.counts for votes in drawn], axis=0).tolist()
         return task.certificate(
             guess=guess,
-            p_lower=lower_bound(drawn[-1].counts[guess], drawn[-1].n, level),
+            p_lower=lower_bound(drawn[-1].counts[guess], drawn[-1].n, self.level),
             norm=norm,
             alpha=self.alpha,
-            alpha_split={f"stage {stage}": level for stage in range(1, len(self.stages) + 1)},
+            alpha_split={f"stage {stage}": self.level for stage in range(1, len(self.stages) + 1)},
             votes=Votes(n=sum(votes.n for votes in drawn), counts=tuple(total)),
             selection=selection,
             decisions={self.radius: outcome},

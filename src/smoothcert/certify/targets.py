@@ -18,7 +18,7 @@ def require_radii(*radii: float) -> None:
 
 
 def unreachable(
-    radius: float, task: Task, norm: Norm, reach: float, threshold: float, alpha: float, samples: str
+    radius: float, task: Task, norm: Norm, reach: float, threshold: float, level: float, alpha: float, samples: str
 ) -> UsageError:
     """The error for a target that the samples cannot certify even if every vote agrees.
 
@@ -28,11 +28,12 @@ def unreachable(
         norm: The norm of the radius.
         reach: The largest lower bound the samples can give.
         threshold: The bound the target needs.
-        alpha: The level of the bound.
+        level: The share of alpha that the bound uses.
+        alpha: The alpha of the procedure.
         samples: The samples in words.
     """
     largest = radius_text(task.radius(reach, norm), 0 if norm is Norm.L0 else 3)
-    needed = samples_needed(threshold, alpha) if threshold < 1 else MAX_SAMPLES + 1
+    needed = samples_needed(threshold, level) if threshold < 1 else MAX_SAMPLES + 1
     more = f"{needed:,} or more" if needed <= MAX_SAMPLES else f"more than {MAX_SAMPLES:,}"
     return UsageError(
         f"{norm.value} radius {radius:g} cannot be certified with {samples} samples at alpha = {alpha:g}: the largest "

@@ -1,18 +1,19 @@
-"""``smoothcert aces``: a certified choice between a smoothed and an accurate classifier, from stored results."""
+"""``smoothcert aces``: evaluate ACES at every threshold, from stored results."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from smoothcert.cli.results import show_notes, write_text
-from smoothcert.report.aces import Components, check_comparable, load_components, load_single
-from smoothcert.report.metrics import parse_radii
+from smoothcert.cli.options import check_choice
+from smoothcert.cli.show import Format, Output, Radii, show
+from smoothcert.report.aces import Components, check_comparable
+from smoothcert.report.aces import load_components, load_single
 from smoothcert.report.tables.aces import aces_table, parse_thetas, render_aces, rich_aces
+from smoothcert.report.tables.layout import FORMATS
+from smoothcert.report.metrics import parse_radii
 from smoothcert.types import UsageError
 
 
@@ -31,11 +32,9 @@ def aces(
     theta: Annotated[
         str | None, typer.Option(help="Thresholds, as a,b,c or FIRST:LAST:STEP; by default 0, 0.1, …, 1.")
     ] = None,
-    radii: Annotated[str | None, typer.Option(help="Radii, as FIRST:LAST:STEP or a,b,c; by default 0, 0.25, …")] = None,
-    format: Annotated[str | None, typer.Option("--format", "-f", help="md, latex, csv or html.")] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the table to this file; - is standard output.")
-    ] = None,
+    radii: Radii = None,
+    format: Format = None,
+    output: Output = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw robustness over natural accuracy: .png, .pdf or .svg.")
     ] = None,
@@ -80,16 +79,14 @@ def aces(
     parts = [load_components(path, core, thetas=thetas) for path in runs]
     check_comparable(parts)
     table = aces_table(parts, thetas, wanted)
-    text = render_aces(table, format or "md")
+    check_choice("table format", format, FORMATS)  # before anything is drawn
     _draw(parts, thetas, plot, plot_radius, single or [], plot_selection, plot_entropy)
-    if output is not None:
-        write_text(output, text)
-    elif format is None and sys.stdout.isatty():
-        Console().print(rich_aces(table))
-    else:
-        typer.echo(text, nl=False)
-    if format == "csv":
-        show_notes(table.notes)
+    show(
+        lambda wanted: rich_aces(table) if wanted is None else render_aces(table, wanted),
+        format,
+        output,
+        notes=table.notes if format == "csv" else (),
+    )
 
 
 def _draw(

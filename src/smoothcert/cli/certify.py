@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import track
 from torch import nn
 
-from smoothcert import data
 from smoothcert.certify import Aces, Cohen, PerInput, Procedure, Smoothed
 from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, InputOptions, Seed, SigmaOptions, load_smoothed
 from smoothcert.cli.cluster import ClusterOptions
 from smoothcert.cli.merge import Shard, parse_shard
-from smoothcert.cli.options import grouped
 from smoothcert.cli.procedures import DrawnNoiseOptions, ProcedureOptions
 from smoothcert.cli.results import show_savings, show_table
 from smoothcert.report.recompute import outcomes_of
 from smoothcert.store import certify_dataset
 from smoothcert.store.certification import select
+from smoothcert.store.run import clear_run
 
 
-@grouped
 def certify(
     about: DataOptions,
     noise: DrawnNoiseOptions,
@@ -35,16 +34,20 @@ def certify(
     seed: Seed = None,
     shard: Shard = None,
     run: Annotated[
-        Path | None, typer.Option("--run", help="Run folder; by default one under runs/ named after what is certified.")
+        Path | None,
+        typer.Option(
+            "--run", help="Run folder; by default one under runs/ named after model, data, noise and settings."
+        ),
     ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Delete what the run folder holds and start again.")] = False,
 ) -> None:
-    """Prove a radius for inputs of a dataset, and keep the evidence in a run folder.
+    """Certify inputs of a dataset, and keep the votes in a run folder.
 
     Stop it at any time; the same command continues. `cohen` finds the largest radius with a fixed number of samples;
     `anytime` and `staged` decide whether given radii hold, usually with a hundredth of them. Several models vote as
-    one; with `--consensus K` the later ones are asked only where the first K disagree. `aces` gives inputs on which the
-    model is uncertain to an accurate core without a guarantee; `smoothcert aces` then shows every threshold. A
-    certificate is false with probability at most α; with `--simultaneous` that is the probability that any of them is.
+    one; with `--first K` the later ones are evaluated only where the first K disagree. `aces` sends inputs on which the
+    model is uncertain to an accurate core without a guarantee. With `--router` each model is an expert with its own
+    noise, and a certified selector chooses between them. A certificate is false with probability at most α.
 
     **Examples**
 
@@ -56,9 +59,13 @@ def certify(
 
         smoothcert certify models/mnist-uniform-1.00-quick --data mnist --norm linf
 
-        smoothcert certify a.safetensors b.safetensors c.safetensors --data mnist --consensus 2
+        smoothcert certify a.safetensors b.safetensors c.safetensors --data mnist --first 2
 
-        smoothcert certify lenet.safetensors --data mnist --procedure aces --core clean.safetensors --theta 0.3
+        smoothcert certify lenet.safetensors --data mnist --procedure aces --core-model clean.safetensors --theta 0.3
+
+        smoothcert certify s25.safetensors s50.safetensors --router selector.safetensors --data mnist
+
+        smoothcert certify clean.safetensors --denoiser dncnn-0.25 --data cifar10
 
         smoothcert certify lenet.safetensors --data mnist --sigma-steps 100 --memory balls.safetensors
 
@@ -66,27 +73,28 @@ def certify(
 
         smoothcert certify lenet.safetensors --data mnist --shard 1/4
 
-        smoothcert certify resnet50.safetensors --data imagenet --ray 10.0.0.1:6379 --ray-gpus 1
+        smoothcert certify resnet50.safetensors --data images/imagenet --ray 10.0.0.1:6379 --ray-gpus 1
     """
     chosen, procedure, cluster = noise.build(), how.build(), over.build()
     share = None if shard is None else parse_shard(shard)
     smoothed, dataset, source = load_smoothed(classifier, about, chosen, each.make, exact=noise.exact)
     move_models(procedure, smoothed)
-    selected = select(len(dataset), every=inputs.every, start=inputs.start, stop=inputs.stop)
-    procedure, shared = how.share(procedure, len(selected))
-    special = [*(["aces"] if isinstance(procedure, Aces) else []), *(["chosen-sigma"] if each.chosen else [])]
-    special += ["simultaneous"] if how.simultaneous else []
-    if share is not None:
-        special.append("shard-{}-of-{}".format(*share))
-    folder = run or Path("runs") / "-".join([_run_name(classifier.name, dataset, smoothed, how.norm), *special])
+    selected = select(len(dataset), **vars(inputs))
+    per_input, shared = how.share(procedure, len(selected))
+    parts = [classifier.name, dataset.name, *_noise_name(smoothed), *(["chosen-sigma"] if each.chosen else [])]
+    parts += [procedure.name, *_changed(procedure), *_changed(inputs)]
+    parts += ["simultaneous"] if how.simultaneous else []
+    parts += [] if seed is None else [f"seed-{seed}"]
+    parts += [] if share is None else ["shard-{}-of-{}".format(*share)]
+    folder = run or Path("runs") / "-".join(parts)
+    if fresh:
+        clear_run(folder)
     finished = certify_dataset(
         smoothed,
         dataset,
-        procedure,
+        per_input,
         run=folder,
-        every=inputs.every,
-        start=inputs.start,
-        stop=inputs.stop,
+        **vars(inputs),
         shard=share,
         seed=seed,
         source=source | shared,
@@ -95,34 +103,36 @@ def certify(
     if isinstance(smoothed, PerInput) and smoothed.memory is not None:
         smoothed.memory.save()
         smoothed.memory.close()
-    show_table([outcomes_of(finished)])
+    outcomes = outcomes_of(finished)
+    show_table([outcomes])
     show_savings(finished)
+    if not (outcomes.predict >= 0).any():
+        typer.echo("Warning: the model abstained on every input; `smoothcert doctor` looks for the reason.", err=True)
     typer.echo(f"Run: {folder}", err=True)
 
 
-@grouped
 def predict(
     about: DataOptions,
     noise: DrawnNoiseOptions,
     inputs: InputOptions,
     classifier: ClassifierOptions,
-    n: Annotated[int, typer.Option("--n", help="Samples per input.")] = 1_000,
+    votes: Annotated[int, typer.Option(help="Samples per input.")] = 1_000,
     alpha: Annotated[float, typer.Option(help="Probability that an answer is wrong.")] = 0.001,
     seed: Seed = None,
 ) -> None:
     """Print the smoothed classifier's class for inputs of a dataset: fewer samples than `certify`, no radius.
 
-    Columns: idx, label, predict (-1: abstain), p-value. The last line, on stderr, sums up.
+    Columns: idx, label, predict (-1: abstain), p-value. The last line, on stderr, is a summary.
 
     **Examples**
 
         smoothcert predict demo/models/sigma-0.25.safetensors --data digits
 
-        smoothcert predict lenet.safetensors --data mnist --start 7 --stop 8 --n 10000
+        smoothcert predict lenet.safetensors --data mnist --start 7 --stop 8 --votes 10000
     """
-    chosen, settings = noise.build(), Cohen(n=n, alpha=alpha)
+    chosen, settings = noise.build(), Cohen(n=votes, alpha=alpha)
     smoothed, dataset, _ = load_smoothed(classifier, about, chosen, exact=noise.exact)
-    indices = select(len(dataset), every=inputs.every, start=inputs.start, stop=inputs.stop)
+    indices = select(len(dataset), **vars(inputs))
     correct = abstained = 0
     lines: dict[int, str] = {}
     pairs = ((index, dataset[index][0]) for index in indices)
@@ -134,20 +144,31 @@ def predict(
         abstained += answer.abstained
     typer.echo("idx\tlabel\tpredict\tp_value")
     typer.echo("\n".join(lines[index] for index in indices))
-    typer.echo(f"{correct} of {len(indices)} correct, {abstained} abstained (n = {n}, alpha = {alpha:g}).", err=True)
+    typer.echo(
+        f"{correct} of {len(indices)} correct, {abstained} abstained (n = {votes}, alpha = {alpha:g}).", err=True
+    )
 
 
 def move_models(procedure: Procedure, smoothed: Smoothed) -> None:
-    """Bring the models that a procedure has of its own to where the classifier is."""
+    """Move the models of a procedure to the device of the classifier."""
     if isinstance(procedure, Aces):
         for model in (procedure.core, procedure.selector):
             if isinstance(model, nn.Module):
                 model.to(smoothed.device)
 
 
-def _run_name(model: str, dataset: data.Dataset, smoothed: Smoothed, norm: str | None) -> str:
-    ours = smoothed.noise.resolve_norm(norm)
-    other = [] if ours is smoothed.noise.norms[0] else [ours.value]
+def _noise_name(smoothed: Smoothed) -> list[str]:
     noise = smoothed.noise.config()
     grid = [f"grid-{noise.pop('grid')}"] if "grid" in noise else []
-    return "-".join([model, dataset.name, *map(str, noise.values()), *grid, *other])
+    return [*map(str, noise.values()), *grid]
+
+
+def _changed(settings: Any) -> list[str]:
+    """The settings that differ from their defaults, as parts of a folder's name."""
+    parts = []
+    for each in fields(settings):
+        value = getattr(settings, each.name)
+        if value != each.default:
+            shown = "" if callable(value) else "-" + "-".join(map(str, value if isinstance(value, tuple) else [value]))
+            parts.append(each.name.replace("_", "-") + shown)
+    return parts

@@ -7,70 +7,80 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 import typer
 from torch import nn
 
 from smoothcert import data, models
-from smoothcert.certify import Memory, PerInput, Smoothed
+from smoothcert.certify import Memory, PerInput, Router, Smoothed
 from smoothcert.classifiers import VOTES, Consensus, Denoised, Ensemble
+from smoothcert.cli.options import numbers
 from smoothcert.cli.procedures import with_arithmetic
 from smoothcert.noise import Gaussian, Noise, noise_from_config
 from smoothcert.sampling.sigma import GridSigma, OptimizeSigma, SigmaSolver
 from smoothcert.types import CheckpointError, UsageError
+
+HARDWARE = "Hardware"
 
 
 @dataclass(kw_only=True)
 class ClassifierOptions:
     """One model, or several that vote, and how they are run."""
 
-    models: Annotated[
-        list[Path] | None,
+    panel: ClassVar[str] = "Classifier"
+
+    paths: Annotated[
+        list[Path],
         typer.Argument(
             metavar="MODEL",
             help="A checkpoint (.safetensors, or an earlier system's .pth.tar) or its folder; several are an ensemble.",
             show_default=False,
         ),
-    ] = None
-    more: Annotated[list[Path] | None, typer.Option("--model", help="Another member of the ensemble.")] = None
+    ]
     vote: Annotated[str | None, typer.Option(help=f"How members vote: {', '.join(VOTES)} (soft).")] = None
     weights: Annotated[
-        str | None, typer.Option(help="Weights of the members, as a,b,c; `smoothcert ensemble` finds them.")
+        str | None, typer.Option(help="Weights of the members, as a,b,c; see `smoothcert ensemble`.")
     ] = None
-    consensus: Annotated[
-        int | None, typer.Option(help="K: ask the later members only where the first K disagree; soft voting.")
+    first: Annotated[
+        int | None, typer.Option(help="K-consensus: evaluate the later members only where the first K disagree.")
     ] = None
     margin: Annotated[
         float | None,
-        typer.Option(help="With --consensus: ask them also where its class leads by less; `smoothcert ensemble`."),
+        typer.Option(help="With --first: evaluate them also where the class leads by less; see `smoothcert ensemble`."),
     ] = None
     denoiser: Annotated[
-        list[Path] | None, typer.Option(help="A denoiser in front of the model; several are an ensemble.")
+        list[Path] | None,
+        typer.Option(help="A denoiser in front of the model, see `smoothcert denoiser`; several are an ensemble."),
     ] = None
-    arch: Annotated[str | None, typer.Option(help="Architecture, for a checkpoint that does not name its own.")] = None
+    router: Annotated[
+        Path | None,
+        typer.Option(
+            help="A selector between the models, as experts with the noise they were trained with. The noise options "
+            "are those of the selector."
+        ),
+    ] = None
+    arch: Annotated[str | None, typer.Option(help="Architecture, for a checkpoint that does not name it.")] = None
+    device: Annotated[str, typer.Option(rich_help_panel=HARDWARE, help="cpu, cuda, cuda:1 … or auto.")] = "auto"
+    threads: Annotated[
+        int | None, typer.Option(rich_help_panel=HARDWARE, help="CPU threads; does not change the noise.")
+    ] = None
     batch_size: Annotated[
-        int | None, typer.Option(help="Noisy copies per forward pass; does not change the noise.")
+        int | None,
+        typer.Option(rich_help_panel=HARDWARE, help="Noisy copies per forward pass; does not change the noise."),
     ] = None
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 … or auto.")] = "auto"
-    threads: Annotated[int | None, typer.Option(help="CPU threads; does not change the noise.")] = None
     runtime: Annotated[
-        str, typer.Option(help="How the model is run: auto (fastest that agrees), eager, compiled, onnx.")
+        str,
+        typer.Option(rich_help_panel=HARDWARE, help="auto (the fastest that agrees), eager, compiled or onnx."),
     ] = "auto"
-    precision: Annotated[str | None, typer.Option(help="bf16 or fp16 autocast, on CUDA only.")] = None
-
-    @property
-    def paths(self) -> list[Path]:
-        """All models named."""
-        paths = [*(self.models or ()), *(self.more or ())]
-        if not paths:
-            raise UsageError("name a model: a checkpoint file, or the folder of a training.")
-        return paths
+    precision: Annotated[
+        str | None, typer.Option(rich_help_panel=HARDWARE, help="bf16 or fp16 autocast, on CUDA only.")
+    ] = None
 
     @property
     def name(self) -> str:
-        """A name for files about the classifier: of its first model, the number of others, and what joins them."""
+        """A name for files about the classifier: the first model, the number of members, and how they vote."""
         first = self.paths[0].resolve().name
         for suffix in (".safetensors", ".tar", ".pth", ".pt"):
             first = first.removesuffix(suffix)
@@ -78,8 +88,10 @@ class ClassifierOptions:
         parts = [first]
         if self.denoiser:
             parts.append("denoised")
-        if members > 1:
-            parts += [f"{members}", f"consensus-{self.consensus}" if self.consensus else self.vote or "soft"]
+        if self.router:
+            parts.append(f"routed-{members}")
+        elif members > 1:
+            parts += [f"{members}", f"consensus-{self.first}" if self.first else self.vote or "soft"]
             parts += [f"margin-{self.margin:g}"] if self.margin else []
         return "-".join(parts)
 
@@ -88,11 +100,13 @@ class ClassifierOptions:
 class DataOptions:
     """A dataset."""
 
+    panel: ClassVar[str] = "Data"
+
     data_name: Annotated[
         str, typer.Option("--data", help="A dataset name (`smoothcert data list`), an .npz file or an image folder.")
     ]
     split: Annotated[str, typer.Option(help="Which part of the dataset.")] = "test"
-    data_root: Annotated[Path | None, typer.Option(help="Where datasets are kept.")] = None
+    data_root: Annotated[Path | None, typer.Option(help="Folder of the named datasets.")] = None
 
     def load(self) -> data.Dataset:
         return data.load(self.data_name, split=self.split, root=self.data_root)
@@ -102,7 +116,9 @@ class DataOptions:
 class InputOptions:
     """Which inputs of the dataset."""
 
-    every: Annotated[int, typer.Option(help="Take every this many-th input.")] = 1
+    panel: ClassVar[str] = "Data"
+
+    every: Annotated[int, typer.Option(help="Use every N-th input.")] = 1
     start: Annotated[int, typer.Option(help="First input.")] = 0
     stop: Annotated[int | None, typer.Option(help="End of the inputs, exclusive.")] = None
 
@@ -146,6 +162,8 @@ def load_members(options: ClassifierOptions, dataset: data.Dataset) -> tuple[lis
 class SigmaOptions:
     """How the noise of an input is chosen, if it is."""
 
+    panel: ClassVar[str] = "Noise per input"
+
     sigma_steps: Annotated[
         int | None,
         typer.Option(help="Choose sigma for every input by this many steps of gradient ascent on its radius."),
@@ -155,7 +173,7 @@ class SigmaOptions:
     ] = None
     memory: Annotated[
         Path | None,
-        typer.Option(help="With a chosen sigma: a file of certified balls, against which later ones are cut."),
+        typer.Option(help="With a chosen sigma: a file of certified balls; a later ball that meets one is cut."),
     ] = None
 
     @property
@@ -180,7 +198,7 @@ class SigmaOptions:
             solver = OptimizeSigma(steps=self.sigma_steps)
         else:
             assert self.sigma_grid is not None
-            solver = GridSigma(grid=() if self.sigma_grid == "usual" else tuple(_numbers(self.sigma_grid)))
+            solver = GridSigma(grid=() if self.sigma_grid == "usual" else numbers(self.sigma_grid, "--sigma-grid"))
         memory = None if self.memory is None else Memory(self.memory)
         if memory is None:
             typer.echo(
@@ -222,24 +240,72 @@ def smoothed_for(
     _check_vote(options)
     checkpoints, members = load_members(options, datasets[0])
     levels = {dataset.levels for dataset in datasets}
-    noise = noise or trained_noise(checkpoints, options.denoiser or ())
-    smoothed = make(
-        _joined(members, options),
-        with_arithmetic(noise, levels.pop() if len(levels) == 1 else None, exact),
-        num_classes=checkpoints[0].info.num_classes,
-        batch_size=options.batch_size,
-        runtime=options.runtime,
-        precision=options.precision,
-    )
+    grid = levels.pop() if len(levels) == 1 else None
+    running = {"batch_size": options.batch_size, "runtime": options.runtime, "precision": options.precision}
+    if options.router is not None:
+        smoothed: Smoothed = _routed(options.router, checkpoints, members, noise, grid, exact, running)
+    else:
+        noise = _noise_to_use(noise, checkpoints, options.denoiser or ())
+        smoothed = make(
+            _joined(members, options),
+            with_arithmetic(noise, grid, exact),
+            num_classes=checkpoints[0].info.num_classes,
+            **running,
+        )
     source: dict[str, Any] = {"checkpoint": str(checkpoints[0].path), "sha256": checkpoints[0].sha256}
     if len(members) > 1 or options.denoiser:
         files = [*(checkpoint.path for checkpoint in checkpoints), *(options.denoiser or ())]
-        source |= {"members": [str(file) for file in files], "vote": options.vote, "consensus": options.consensus}
+        source |= {"members": [str(file) for file in files], "vote": options.vote, "consensus": options.first}
         source |= {} if options.margin is None else {"margin": options.margin}
+        source |= {} if options.router is None else {"router": str(options.router)}
     training = [_training(checkpoint.info) for checkpoint in checkpoints]
     if not options.denoiser and None not in training:  # of a denoiser's training a run is told nothing
         source["training"] = training
     return smoothed, source
+
+
+def _routed(
+    path: Path,
+    checkpoints: Sequence[models.Checkpoint],
+    members: Sequence[nn.Module],
+    noise: Noise | None,
+    grid: int | None,
+    exact: bool | None,
+    running: dict[str, Any],
+) -> Router:
+    """Each model as an expert under the noise it was trained with, and a selector between them."""
+    selector = models.load_checkpoint(path)
+    experts = [
+        Smoothed(
+            member,
+            with_arithmetic(trained_noise([checkpoint]), grid, exact),
+            num_classes=checkpoint.info.num_classes,
+            **running,
+        )
+        for checkpoint, member in zip(checkpoints, members, strict=True)
+    ]
+    chosen = with_arithmetic(_noise_to_use(noise, [selector]), grid, exact)
+    device = next(members[0].parameters()).device
+    return Router(selector.model.to(device), chosen, experts, num_classes=selector.info.num_classes, **running)
+
+
+def _noise_to_use(
+    noise: Noise | None, checkpoints: Sequence[models.Checkpoint], denoisers: Sequence[Path] = ()
+) -> Noise:
+    """The noise given, or that of the training; warns where the two differ a lot."""
+    if noise is None:
+        return trained_noise(checkpoints, denoisers)
+    try:
+        trained = trained_noise(checkpoints, denoisers)
+    except UsageError:
+        return noise
+    if trained.name == noise.name and not 0.5 <= noise.scale / trained.scale <= 2:
+        typer.echo(
+            f"Warning: {checkpoints[0].path} was trained with {trained}, and {noise} differs from it a lot: expect "
+            "many abstentions or small radii.",
+            err=True,
+        )
+    return noise
 
 
 def _training(info: models.CheckpointInfo) -> dict[str, Any] | None:
@@ -254,32 +320,29 @@ def _training(info: models.CheckpointInfo) -> dict[str, Any] | None:
 
 def _check_vote(options: ClassifierOptions) -> None:
     members = len(options.paths) * max(len(options.denoiser or ()), 1)
-    joining = {"--vote": options.vote, "--weights": options.weights, "--consensus": options.consensus}
-    if options.margin is not None and options.consensus is None:
-        raise UsageError("--margin is how sure the first members of a consensus must be; give --consensus too.")
+    if options.router is not None and (options.denoiser or options.vote or options.weights or options.first):
+        raise UsageError(
+            "--router chooses one model, so there is no vote; leave out --vote, --weights, --first, --denoiser."
+        )
+    joining = {"--vote": options.vote, "--weights": options.weights, "--first": options.first}
+    if options.margin is not None and options.first is None:
+        raise UsageError("--margin is how sure the first members of a consensus must be; give --first too.")
     for option, value in joining.items():
         if value is not None and members == 1:
             raise UsageError(f"{option} is for several members, but one model is named; name others, or leave it out.")
-    if options.consensus is not None and options.vote not in (None, "soft", "weighted"):
-        raise UsageError(f"a consensus votes softly, not by {options.vote}; leave out --vote or --consensus.")
+    if options.first is not None and options.vote not in (None, "soft", "weighted"):
+        raise UsageError(f"a consensus votes softly, not by {options.vote}; leave out --vote or --first.")
 
 
 def _joined(members: Sequence[nn.Module], options: ClassifierOptions) -> nn.Module:
     if len(members) == 1:
         return members[0]
-    weights = None if options.weights is None else _numbers(options.weights)
-    if options.consensus is not None:
+    weights = None if options.weights is None else numbers(options.weights, "--weights")
+    if options.first is not None:
         if options.vote == "weighted" and weights is None:
             raise UsageError("weighted voting needs --weights; `smoothcert ensemble` finds them.")
-        return Consensus(members, options.consensus, weights, margin=options.margin or 0.0)
+        return Consensus(members, options.first, weights, margin=options.margin or 0.0)
     return Ensemble(members, options.vote or ("soft" if weights is None else "weighted"), weights)
-
-
-def _numbers(text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise UsageError(f"weights must be numbers such as 0.5,0.3,0.2; got {text!r}.") from None
 
 
 def trained_noise(

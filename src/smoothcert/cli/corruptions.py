@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import typer
-from rich.console import Console
 
 from smoothcert import data
 from smoothcert.classifiers.identity import model_identity
 from smoothcert.cli.certify import move_models
 from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, InputOptions, Seed, smoothed_for
-from smoothcert.cli.options import grouped
+from smoothcert.cli.options import check_choice, whole_numbers
 from smoothcert.cli.procedures import DrawnNoiseOptions, ProcedureOptions
-from smoothcert.cli.results import show_notes, write_text
-from smoothcert.report.corruptions import SuiteResults, check_alike, comparable, load_suite_results
-from smoothcert.report.metrics import parse_radii
+from smoothcert.cli.show import Format, Output, show, show_notes
 from smoothcert.report.tables.corruptions import LINES, corruption_sheet
-from smoothcert.report.tables.layout import FORMATS, render_sheet, rich_sheet
+from smoothcert.report.corruptions import SuiteResults, check_alike, comparable, load_suite_results
+from smoothcert.report.tables.layout import FORMATS
+from smoothcert.report.metrics import parse_radii
 from smoothcert.store import certify_dataset
 from smoothcert.store.certification import select
 from smoothcert.types import UsageError
-
-app = typer.Typer(
-    help="Certify under common corruptions, and compare methods there.",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-)
 
 PICTURES = (".png", ".pdf", ".svg")
 
@@ -39,21 +31,19 @@ PICTURES = (".png", ".pdf", ".svg")
 class ShowOptions:
     """How results are shown."""
 
+    panel: ClassVar[str] = "Table and figures"
+
     radii: Annotated[str, typer.Option(help="Radii of certified accuracy, as a,b,c or FIRST:LAST:STEP.")] = "0"
     by: Annotated[str, typer.Option(help=f"What a line stands for: {', '.join(LINES)}.")] = "type"
     style: Annotated[
         str | None, typer.Option(help="catrs: names and order of types as in the tables of that paper.")
     ] = None
-    format: Annotated[str | None, typer.Option("--format", "-f", help=f"{', '.join(FORMATS)}.")] = None
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the table to this file; - is standard output.")
-    ] = None
+    format: Format = None
+    output: Output = None
     plot: Annotated[Path | None, typer.Option(help="Draw the ACR of every type: .png, .pdf or .svg.")] = None
     plot_severity: Annotated[Path | None, typer.Option(help="Draw the ACR of every type over the severity.")] = None
 
 
-@app.command("run")
-@grouped
 def run(
     about: DataOptions,
     folder: Annotated[
@@ -75,7 +65,7 @@ def run(
     """Certify a model on every corruption of a suite, and show what each costs.
 
     `--data mnist-c` and `--data cifar10-c` are the published suites; any other dataset is corrupted on the fly, in ways
-    of our own, so those results are not to be set beside published ones. Stop it at any time; the same command
+    of our own, so do not compare those results with published ones. Stop it at any time; the same command
     continues, and what is finished is only read.
 
     **Examples**
@@ -91,7 +81,7 @@ def run(
     sets = data.load_suite(
         about.data_name,
         types=_usual(about) if types is None else [part.strip() for part in types.split(",")],
-        severities=None if severities is None else _whole_numbers(severities),
+        severities=None if severities is None else whole_numbers(severities, "--severities"),
         split=about.split,
         root=about.data_root,
         seed=corruption_seed,
@@ -100,9 +90,7 @@ def run(
         raise UsageError("identity is the clean set alone; name a corruption too, or take `smoothcert certify`.")
     if (shown.by == "severity" or shown.plot_severity is not None) and not any(member.severity for member in sets):
         raise UsageError(f"what is chosen of {about.data_name} has no severities to show; show types instead.")
-    chosen_inputs = [
-        select(len(member.dataset), every=inputs.every, start=inputs.start, stop=inputs.stop) for member in sets
-    ]
+    chosen_inputs = [select(len(member.dataset), **vars(inputs)) for member in sets]
     smoothed, source = smoothed_for(classifier, [member.dataset for member in sets], chosen, exact=noise.exact)
     move_models(procedure, smoothed)
     procedure, shared = how.share(procedure, sum(map(len, chosen_inputs)))  # of all sets of the suite
@@ -111,7 +99,7 @@ def run(
         {
             "noise": smoothed.noise.config(),
             "procedure": procedure.config(),
-            "inputs": {"every": inputs.every, "start": inputs.start, "stop": inputs.stop},
+            "inputs": vars(inputs),
             "model": model_identity(smoothed.model),
             "precision": smoothed.precision,
         },
@@ -123,17 +111,13 @@ def run(
             member.dataset,
             procedure,
             run=folder / member.name,
-            every=inputs.every,
-            start=inputs.start,
-            stop=inputs.stop,
+            **vars(inputs),
             seed=seed,
             source=source | shared,
         )
     _show([folder], shown, radii)
 
 
-@app.command("table")
-@grouped
 def table(
     folders: Annotated[
         list[Path],
@@ -160,12 +144,9 @@ def table(
 
 def _checked(shown: ShowOptions) -> tuple[float, ...]:
     """The radii to show; what cannot be shown is refused before anything is sampled."""
-    if shown.by not in LINES:
-        raise UsageError(f"--by takes {', '.join(LINES)}, not {shown.by!r}.")
-    if shown.style not in (None, "catrs"):
-        raise UsageError(f"--style takes catrs, not {shown.style!r}.")
-    if shown.format is not None and shown.format not in FORMATS:
-        raise UsageError(f"--format takes {', '.join(FORMATS)}, not {shown.format!r}.")
+    check_choice("--by", shown.by, LINES)
+    check_choice("--style", shown.style, ["catrs"])
+    check_choice("table format", shown.format, FORMATS)
     for path in (shown.plot, shown.plot_severity):
         if path is not None and path.suffix.lower() not in PICTURES:
             raise UsageError(f"{path}: a picture is saved as {', '.join(PICTURES)}, by the suffix of its name.")
@@ -177,14 +158,7 @@ def _show(folders: Sequence[Path], shown: ShowOptions, radii: tuple[float, ...])
     show_notes(notes)
     sheet = corruption_sheet(methods, radii=radii, lines=shown.by, style=shown.style)
     _draw(methods, shown)
-    if shown.output is not None:
-        write_text(shown.output, render_sheet(sheet, shown.format or "md"))
-    elif shown.format is None and sys.stdout.isatty():
-        Console().print(rich_sheet(sheet))
-    else:
-        typer.echo(render_sheet(sheet, shown.format or "md"), nl=False)
-    if shown.format == "csv":
-        show_notes(sheet.notes)
+    show(sheet, shown.format, shown.output, notes=sheet.notes if shown.format == "csv" else ())
 
 
 def _draw(methods: Sequence[SuiteResults], shown: ShowOptions) -> None:
@@ -214,10 +188,3 @@ def _usual(about: DataOptions) -> list[str] | None:
         err=True,
     )
     return list(info.types)
-
-
-def _whole_numbers(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise UsageError(f"severities must be whole numbers such as 1,3,5; got {text!r}.") from None

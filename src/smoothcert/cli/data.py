@@ -9,11 +9,9 @@ import typer
 
 from smoothcert import data
 
-app = typer.Typer(help="List and fetch datasets.", no_args_is_help=True, rich_markup_mode="markdown")
 Root = Annotated[Path | None, typer.Option("--data-root", help="Where datasets are kept.")]
 
 
-@app.command("list")
 def list_datasets(root: Root = None) -> None:
     """List the datasets known by name, and whether they are here.
 
@@ -29,7 +27,6 @@ def list_datasets(root: Root = None) -> None:
     typer.echo(f"\nFolder: {root or data.default_root()}. An .npz file or an image folder can be given by its path.")
 
 
-@app.command("fetch")
 def fetch(
     names: Annotated[list[str], typer.Argument(help="Dataset names.")],
     root: Root = None,

@@ -16,19 +16,18 @@ from rich.table import Table
 from smoothcert import models
 from smoothcert.cli.certify import move_models
 from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, InputOptions, load_smoothed, trained_noise
-from smoothcert.cli.options import grouped
+from smoothcert.cli.options import check_choice
 from smoothcert.cli.procedures import DrawnNoiseOptions, ProcedureOptions
 from smoothcert.doctor import Finding, Level, examine
 from smoothcert.doctor.examine import STEPS
 from smoothcert.noise import Noise
 from smoothcert.store.certification import select
-from smoothcert.types import UsageError, unknown_name
+from smoothcert.types import UsageError
 
 _STYLES = {Level.INFO: ("ok", "green"), Level.WARNING: ("warning", "yellow"), Level.ERROR: ("ERROR", "bold red")}
 _FORMATS = ("table", "json")
 
 
-@grouped
 def doctor(
     about: DataOptions,
     noise: DrawnNoiseOptions,
@@ -56,12 +55,11 @@ def doctor(
 
         smoothcert doctor cohen.pth.tar --data cifar10 --sigma 0.5 --every 20 --format json
     """
-    if format not in _FORMATS:
-        raise unknown_name("format", format, _FORMATS)
+    check_choice("format", format, _FORMATS)
     chosen, procedure = noise.build(), how.build()
     smoothed, dataset, _ = load_smoothed(classifier, about, chosen, exact=noise.exact)
     move_models(procedure, smoothed)
-    selected = select(len(dataset), every=inputs.every, start=inputs.start, stop=inputs.stop)
+    selected = select(len(dataset), **vars(inputs))
     procedure, _ = how.share(procedure, len(selected))
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
@@ -71,9 +69,7 @@ def doctor(
             smoothed,
             dataset,
             procedure,
-            every=inputs.every,
-            start=inputs.start,
-            stop=inputs.stop,
+            **vars(inputs),
             trained=_trained(classifier),
             seconds=seconds,
             progress=lambda step: bar.update(task, description=step, completed=STEPS.index(step)),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from typing import Annotated
 
-import torch
 import typer
 
 from smoothcert.cli.classifiers import (
@@ -15,14 +14,11 @@ from smoothcert.cli.classifiers import (
     load_members,
     trained_noise,
 )
-from smoothcert.cli.options import grouped
 from smoothcert.cli.procedures import NoiseOptions
 from smoothcert.store.certification import select
-from smoothcert.training.ensembles import fit_margin, fit_weights, rank_members
-from smoothcert.types import UsageError
+from smoothcert.training.ensembles import fit_ensemble
 
 
-@grouped
 def ensemble(
     about: DataOptions,
     noise: NoiseOptions,
@@ -45,26 +41,16 @@ def ensemble(
     chosen = noise.build()
     dataset = about.load()
     checkpoints, members = load_members(classifier, dataset)
-    if len(members) < 2:
-        raise UsageError("an ensemble has several members; name at least two models, or two denoisers.")
     names = classifier.paths if len(checkpoints) > 1 else list(classifier.denoiser or ())
     level = chosen or trained_noise(checkpoints, classifier.denoiser or ())
-    indices = select(len(dataset), every=inputs.every, start=inputs.start, stop=inputs.stop)
-    pairs = [dataset[index] for index in indices]
-    weight = next(members[0].parameters())
-    x = torch.stack([torch.as_tensor(image) for image, _ in pairs]).to(weight)
-    y = torch.tensor([int(label) for _, label in pairs], device=weight.device)
-    ranked = rank_members(members, x, y, level, copies=copies, seed=seed, progress=True)
-    ordered = [members[member.position] for member in ranked]
-    weights = fit_weights(ordered, x, y, level, copies=copies, seed=seed, progress=True)
+    pairs = [dataset[index] for index in select(len(dataset), **vars(inputs))]
+    found = fit_ensemble(members, pairs, level, copies=copies, seed=seed, progress=True)
     typer.echo(f"{'accuracy':>8}  {'weight':>6}  member")
-    for member, share in zip(ranked, weights, strict=True):
+    for member, share in zip(found.ranked, found.weights, strict=True):
         typer.echo(f"{member.accuracy:8.2%}  {share:6.3f}  {names[member.position]}")
-    shares = ",".join(f"{share:.4g}" for share in weights)
-    files = [shlex.quote(str(names[member.position])) for member in ranked]
-    first = shlex.quote(str(classifier.paths[0]))
-    named = " ".join(files) if len(checkpoints) > 1 else " ".join([first, *(f"--denoiser {file}" for file in files)])
-    typer.echo(f"\nsmoothcert certify {named} --data {about.data_name} --vote weighted --weights {shares}")
-    margin = fit_margin(ordered, 2, x, level, copies=10 * copies, seed=seed, progress=True)
-    sure = f" --margin {margin:g}" if margin else ""
-    typer.echo(f"smoothcert certify {named} --data {about.data_name} --consensus 2{sure}")
+    files = [shlex.quote(str(names[member.position])) for member in found.ranked]
+    if len(checkpoints) == 1:
+        files = [shlex.quote(str(classifier.paths[0])), *(f"--denoiser {file}" for file in files)]
+    command = f"smoothcert certify {' '.join(files)} --data {about.data_name}"
+    typer.echo(f"\n{command} --vote weighted --weights {','.join(f'{share:.4g}' for share in found.weights)}")
+    typer.echo(f"{command} --first 2" + (f" --margin {found.margin:g}" if found.margin else ""))

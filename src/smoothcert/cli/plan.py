@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +14,6 @@ from numpy.typing import NDArray
 from smoothcert.certify import Cohen, Procedure
 from smoothcert.certify.plan import Plan, SimultaneousCost, expected_samples, simultaneous_cost
 from smoothcert.certify.plan import plan as make_plan
-from smoothcert.cli.options import grouped
 from smoothcert.cli.procedures import NoiseOptions, ProcedureOptions
 from smoothcert.noise import Noise
 from smoothcert.report.metrics import parse_radii
@@ -23,7 +21,6 @@ from smoothcert.report.pilot import find_pilot, guess_probabilities, sampling_ra
 from smoothcert.types import Norm, UsageError, radius_text
 
 
-@grouped
 def plan(
     noise: NoiseOptions,
     how: ProcedureOptions,
@@ -69,14 +66,14 @@ def plan(
     chosen = noise.build()
     if chosen is None:
         raise UsageError("a plan needs a noise; give --sigma for Gaussian noise, or another --noise and its settings.")
-    if how.deadline is not None:
+    if "deadline" in how.settings:
         raise UsageError("a plan counts samples, not seconds; leave out --deadline.")
     target = None
-    if how.procedure == "cohen" and how.radius is not None:
-        radii = parse_radii(how.radius)
+    if how.procedure == "cohen" and "radius" in how.settings:
+        radii = parse_radii(how.settings.pop("radius"))
         if len(radii) > 1:
             raise UsageError("a plan is about one target radius; give one.")
-        target, how = radii[0], replace(how, radius=None)
+        target = radii[0]
     alone = how.build()
     settings, shared = how.share(alone, inputs)
     probabilities = parse_radii(p) if p is not None else None

@@ -8,12 +8,11 @@ from typing import Annotated
 
 import typer
 
-from smoothcert.cli.options import grouped
+from smoothcert.cli.options import check_choice
 from smoothcert.cli.pictures import KINDS, PlotOptions
-from smoothcert.types import UsageError, unknown_name
+from smoothcert.types import UsageError
 
 
-@grouped
 def plot(
     paths: Annotated[
         list[Path], typer.Argument(metavar="RUN", help="Run folders, log files, or folders that hold some.")
@@ -49,8 +48,7 @@ def plot(
 
         smoothcert plot demo/runs/sigma-0.25 --kind inputs --index 4,18
     """
-    if kind not in KINDS:
-        raise unknown_name("kind of picture", kind, KINDS)
+    check_choice("kind of picture", kind, KINDS)
     for option in fields(options):
         users = [name for name, each in KINDS.items() if option.name in each.options]
         if users and kind not in users and getattr(options, option.name) not in (None, False):

@@ -3,40 +3,38 @@
 from __future__ import annotations
 
 import hashlib
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
 import typer
-from rich.console import Console
 
 from smoothcert import models
 from smoothcert.cli.options import output_folder
-from smoothcert.files import saving
+from smoothcert.cli.show import Format, Output, Radii, show
+from smoothcert.report.tables.savings import consensus_text, savings, savings_text
+from smoothcert.report.recompute import load_outcomes, outcomes_of
+from smoothcert.store.result import log_name
+from smoothcert.store import Outcomes
 from smoothcert.report.metrics import parse_radii
 from smoothcert.report.notes import chosen, notes
-from smoothcert.report.recompute import load_outcomes, outcomes_of
-from smoothcert.report.tables.accuracy import AccuracyTable, accuracy_table, render, rich_table
-from smoothcert.report.tables.savings import consensus_text, savings, savings_text
 from smoothcert.report.tables.styles import TABLE_STYLES
-from smoothcert.store import Log, Outcomes, Run, load_run, read_log, write_log, write_run
+from smoothcert.report.tables.accuracy import AccuracyTable, accuracy_table, render, rich_table
+from smoothcert.store import Log, Run, load_run, read_log, write_log, write_run
 from smoothcert.store.logs import METADATA
-from smoothcert.store.result import log_name
 from smoothcert.types import Guarantee, Norm, UsageError, radius_text
 
 Paths = Annotated[list[Path], typer.Argument(help="Run folders, log files, or folders that hold some.")]
 Samples = Annotated[
     int | None,
-    typer.Option("--n", help="What this many samples would have proved, from the votes stored; choose it beforehand."),
+    typer.Option("--at-n", help="Recompute with the first N stored votes of each input. Choose N before looking."),
 ]
 Alpha = Annotated[
     float | None,
-    typer.Option(help="What would have been proved at this probability of error, from the votes stored; likewise."),
+    typer.Option("--at-alpha", help="Recompute at this alpha from the stored votes. Choose it before looking."),
 ]
-Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file; - is standard output.")]
 
 
 def show_table(
@@ -54,21 +52,15 @@ def show_table(
 
 
 def show_accuracy(table: AccuracyTable, format: str | None = None, output: Path | None = None, **look: Any) -> None:
-    """Print a table that is made already, or write it to a file; CSV has no place for notes, so stderr gets them."""
-    if output is not None:
-        write_text(output, render(table, format or "md", **look))
-    elif format is None and sys.stdout.isatty():
-        Console().print(rich_table(table, **look))
-    else:
-        typer.echo(render(table, format or "md", **look), nl=False)
+    """Show a table that is already made; CSV has no place for notes, so they go to stderr."""
     shown = table.subjects
-    show_notes(notes(shown) if format == "csv" else chosen([run for each in shown for run in each.runs]))
-
-
-def show_notes(sentences: Iterable[str]) -> None:
-    """Print what must be said about numbers on stderr."""
-    for sentence in sentences:
-        typer.echo(f"Note: {sentence}", err=True)
+    remarks = notes(shown) if format == "csv" else chosen([run for each in shown for run in each.runs])
+    show(
+        lambda wanted: rich_table(table, **look) if wanted is None else render(table, wanted, **look),
+        format,
+        output,
+        notes=remarks,
+    )
 
 
 def show_savings(run: Run, reference: Run | None = None) -> None:
@@ -82,14 +74,14 @@ def show_savings(run: Run, reference: Run | None = None) -> None:
 
 def table(
     paths: Paths,
-    radii: Annotated[str | None, typer.Option(help="Radii, as FIRST:LAST:STEP or a,b,c; by default 0, 0.25, …")] = None,
-    format: Annotated[str | None, typer.Option("--format", "-f", help="md, latex, csv or html.")] = None,
+    radii: Radii = None,
+    format: Format = None,
     style: Annotated[
         str, typer.Option(help=f"Columns and digits of a paper's tables: {', '.join(TABLE_STYLES)}.")
     ] = "plain",
-    plain: Annotated[bool, typer.Option("--plain", help="Do not mark the best and the runner-up.")] = False,
-    each: Annotated[bool, typer.Option("--each", help="Show runs that differ in seeds only each by itself.")] = False,
-    intervals: Annotated[bool, typer.Option(help="Add 95 % intervals over the test sample.")] = False,
+    marks: Annotated[bool, typer.Option("--marks/--no-marks", help="Mark the best and the runner-up.")] = True,
+    each: Annotated[bool, typer.Option("--each", help="Do not average over seeds.")] = False,
+    intervals: Annotated[bool, typer.Option("--intervals", help="Add 95 % intervals over the test sample.")] = False,
     n: Samples = None,
     alpha: Alpha = None,
     output: Output = None,
@@ -101,8 +93,8 @@ def table(
     runs of the same noise scale, norm and guarantee. Runs that differ in seeds only are one line: mean ± standard
     deviation. Runs in different norms are refused: show each norm by itself. Below the table stand norm, guarantee and
     arithmetic (what is not recorded is unknown) and how many false statements to expect: at most α times the number of
-    inputs. Choose `--n` and `--alpha` before looking at results: the best of several stored n is not a certificate at
-    α.
+    inputs. Choose `--at-n` and `--at-alpha` before looking at results: the best of several stored n is not a
+    certificate at α.
 
     **Examples**
 
@@ -112,22 +104,12 @@ def table(
 
         smoothcert table runs/* --style catrs --format html
 
-        smoothcert table runs/* --n 10000 --alpha 0.01
+        smoothcert table runs/* --at-n 10000 --at-alpha 0.01
     """
     chosen = parse_radii(radii) if radii is not None else None
-    look: dict[str, Any] = {"intervals": intervals, "style": style, "marks": not plain}
+    look: dict[str, Any] = {"intervals": intervals, "style": style, "marks": marks}
     shown = accuracy_table(load_outcomes(paths, n=n, alpha=alpha), chosen, each=each)
     show_accuracy(shown, format, output, **look)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text to the file of ``--output``, whole or not at all; ``-`` is standard output.
-
-    Raises:
-        SmoothcertError: If it cannot be written.
-    """
-    with saving(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
 
 
 def import_logs(

@@ -9,14 +9,12 @@ import numpy as np
 import typer
 
 from smoothcert.cli.classifiers import DataOptions
-from smoothcert.cli.options import grouped
 from smoothcert.files import STANDARD_OUTPUT, saving
 from smoothcert.store import load_run
 from smoothcert.store.selector_labels import best_of, certifiable
 from smoothcert.types import UsageError
 
 
-@grouped
 def selection(
     about: DataOptions,
     runs: Annotated[list[Path], typer.Argument(help="Runs over training inputs: one for ACES, one per expert else.")],

@@ -8,17 +8,15 @@ from typing import Annotated
 import torch
 import typer
 
+from smoothcert.cli.classifiers import HARDWARE
 from smoothcert.cli.cluster import ClusterOptions
-from smoothcert.cli.options import grouped, output_folder
+from smoothcert.cli.options import output_folder
 from smoothcert.training import make_fabric
 from smoothcert.training.recipes import load_recipe, recipe_names, recipe_to_yaml
 from smoothcert.training.run import train_recipe
 from smoothcert.types import UsageError
 
-recipes = typer.Typer(help="List and show training recipes.", no_args_is_help=True, rich_markup_mode="markdown")
 
-
-@grouped
 def train(
     over: ClusterOptions,
     recipe: Annotated[str, typer.Argument(help="A recipe's name (`smoothcert recipes list`) or a YAML file.")],
@@ -26,19 +24,21 @@ def train(
         list[str] | None, typer.Option("--set", help="Change a setting: epochs=10, method.lam=2, noise.sigma=0.25 …")
     ] = None,
     output: Annotated[Path | None, output_folder("Folder of the training; by default models/RECIPE.")] = None,
-    fresh: Annotated[bool, typer.Option(help="Start anew instead of continuing what the folder holds.")] = False,
-    data_root: Annotated[Path | None, typer.Option("--data-root", help="Where datasets are kept.")] = None,
-    accelerator: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
-    devices: Annotated[int, typer.Option(help="Devices per node; each is used by one process.")] = 1,
-    nodes: Annotated[int, typer.Option(help="Nodes.")] = 1,
-    threads: Annotated[int | None, typer.Option(help="CPU threads per process.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Delete what the folder holds and start again.")] = False,
+    data_root: Annotated[Path | None, typer.Option("--data-root", help="Folder of the named datasets.")] = None,
+    device: Annotated[str, typer.Option(rich_help_panel=HARDWARE, help="cpu, cuda or auto.")] = "auto",
+    processes: Annotated[
+        int, typer.Option(rich_help_panel=HARDWARE, help="Processes per node; each uses one device.")
+    ] = 1,
+    nodes: Annotated[int, typer.Option(rich_help_panel=HARDWARE, help="Nodes.")] = 1,
+    threads: Annotated[int | None, typer.Option(rich_help_panel=HARDWARE, help="CPU threads per process.")] = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard logs too.")] = False,
 ) -> None:
     """Train a classifier for smoothing by a recipe of the papers, or by one of your own.
 
     Stop it at any time; the same command continues, and ends with the same weights. The folder keeps the best and the
     last model, history.csv and, in the checkpoints, the recipe. The soft labels of CAT-RS, which take votes as
-    certification does, can be counted by the workers of a Ray cluster (`--ray`); training itself uses `--devices`.
+    certification does, can be counted by the workers of a Ray cluster (`--ray`); training itself uses `--device`.
 
     **Examples**
 
@@ -46,7 +46,7 @@ def train(
 
         smoothcert train mnist-catrs-0.50 --set epochs=10 --set method.lam=0.5 -o models/mine
 
-        smoothcert train cifar10-smoothmix-0.50 --accelerator cuda --devices 4
+        smoothcert train cifar10-smoothmix-0.50 --device cuda --processes 4
 
         smoothcert train cifar10-catrs-0.50 --ray 10.0.0.1:6379 --ray-gpus 1
     """
@@ -55,11 +55,11 @@ def train(
         if threads < 1:
             raise UsageError(f"--threads must be at least 1, got {threads}.")
         torch.set_num_threads(threads)
-    if devices < 1 or nodes < 1:
-        raise UsageError(f"--devices and --nodes must be at least 1, got {devices} and {nodes}.")
+    if processes < 1 or nodes < 1:
+        raise UsageError(f"--processes and --nodes must be at least 1, got {processes} and {nodes}.")
     chosen = load_recipe(recipe, changes or [])
     folder = output or Path("models") / chosen.name
-    fabric = make_fabric(chosen.precision, accelerator, devices, nodes)
+    fabric = make_fabric(chosen.precision, device, processes, nodes)
     if fabric.world_size > 1:
         fabric.launch()
     history = train_recipe(
@@ -80,11 +80,10 @@ def train(
     typer.echo(f"Next: smoothcert certify {folder} --data {chosen.dataset}")
 
 
-@recipes.command("list")
 def list_recipes(
     filter_text: Annotated[str, typer.Argument(metavar="[TEXT]", help="Only names that contain this.")] = "",
 ) -> None:
-    """List the recipes: dataset, method and noise level; quick ones are for a CPU.
+    """List the recipes with their dataset, method, noise and model; quick ones are for a CPU.
 
     **Examples**
 
@@ -96,14 +95,17 @@ def list_recipes(
     if not names:
         raise UsageError(f"no recipe's name contains {filter_text!r}; run `smoothcert recipes list` for all of them.")
     width = max(map(len, names)) + 2
-    typer.echo(f"{'recipe':<{width}}{'model':<17}{'epochs':>7}  schedule")
+    typer.echo(f"{'recipe':<{width}}{'dataset':<15}{'method':<13}{'noise':<24}{'model':<17}{'epochs':>6}")
     for name in names:
         recipe = load_recipe(name)
-        typer.echo(f"{name:<{width}}{recipe.model:<17}{recipe.epochs:>7}  {recipe.schedule}")
+        noise = recipe.build_noise()
+        typer.echo(
+            f"{name:<{width}}{recipe.dataset:<15}{recipe.method['name']:<13}{noise!s:<24}{recipe.model:<17}"
+            f"{recipe.epochs:>6}"
+        )
     typer.echo("\n`smoothcert recipes show NAME` prints all settings and the paper they are from.")
 
 
-@recipes.command("show")
 def show_recipe(
     name: Annotated[str, typer.Argument(help="The recipe.")],
     changes: Annotated[list[str] | None, typer.Option("--set", help="Change a setting, as in `train`.")] = None,

@@ -16,7 +16,7 @@ from smoothcert.data.layout import StrPath, Variant, locate, resolve_root
 from smoothcert.data.npz import load_npz
 from smoothcert.data.published import cifar_c_files, load_published, mnist_c_files
 from smoothcert.data.registry import DATASETS, IDENTITY, DatasetInfo
-from smoothcert.types import DataError, UsageError, unknown_name
+from smoothcert.types import DataError, UsageError, unknown_name, wrong_path
 
 SPLITS = ("train", "test")
 DIGITS_SEED = 0
@@ -58,14 +58,20 @@ def load(name: StrPath, *, split: str = "test", root: StrPath | None = None) -> 
         info = DATASETS[text]
         _check_split(split, info.splits)
         return READERS[info.layout](info, split, resolve_root(root))
+    if path.suffix == ".npz" and not path.exists():
+        raise wrong_path(DataError(f"{path} is not there; give the path of an .npz file."))
     if path.suffix == ".npz":
         _check_split(split, SPLITS)
         return load_npz(path, split)
     if path.is_dir():
         _check_split(split, folder.SPLITS)
         return folder.ImageFolder(path, split)
+    if path.is_file():
+        raise UsageError(
+            f"{path} is one file; give an .npz file, or a folder with a subfolder of images for each class."
+        )
     if path.name != text:
-        raise DataError(f"{path} is not there: give the path of an .npz file or of a folder of images.")
+        raise wrong_path(DataError(f"{path} is not there: give the path of an .npz file or of a folder of images."))
     raise unknown_name("dataset", text, DATASETS)
 
 

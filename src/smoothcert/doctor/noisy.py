@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from smoothcert.certify import Anytime, Cohen, Procedure, Staged
+from smoothcert.certify import Anytime, Cohen, Procedure
 from smoothcert.certify.plan import expected_samples, plan
 from smoothcert.classifiers.sealed import Sealed
 from smoothcert.doctor.findings import Finding, Level
@@ -208,11 +208,7 @@ def samples_per_input(trial: Trial | None, procedure: Procedure, noise: Noise, d
 
 def _target(procedure: Procedure) -> float | None:
     """The radius whose proof is forecast: 0 for a procedure that finds the largest."""
-    if isinstance(procedure, Cohen):
-        return 0.0
-    if isinstance(procedure, Staged):
-        return procedure.radius
-    return min(procedure.radii) if isinstance(procedure, Anytime) and procedure.radii else None
+    return min(procedure.targets, default=0.0 if isinstance(procedure, Cohen) else None)
 
 
 def _missed(procedure: Procedure, noise: Noise, p: NDArray[np.float64], radius: float, dimension: int) -> float:

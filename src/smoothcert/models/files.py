@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from smoothcert.files import replacing
-from smoothcert.types import CheckpointError
+from smoothcert.types import CheckpointError, wrong_path
 
 _PREFERRED = ("best.safetensors", "last.safetensors")
 _EARLIER = "checkpoint.pth.tar"
@@ -27,7 +27,7 @@ def resolve(path: str | os.PathLike[str]) -> Path:
     path = Path(path)
     if not path.is_dir():
         if not path.is_file():
-            raise CheckpointError(f"there is no checkpoint at '{path}'.")
+            raise wrong_path(CheckpointError(f"there is no checkpoint at '{path}'."))
         return path
     found = {file.name: file for file in [*path.glob("*.safetensors")] or path.glob(_EARLIER)}
     for name in _PREFERRED:
@@ -36,7 +36,7 @@ def resolve(path: str | os.PathLike[str]) -> Path:
     if len(found) == 1:
         return next(iter(found.values()))
     what = f"{len(found)} checkpoints, none of them {' or '.join(_PREFERRED)}" if found else "no checkpoint"
-    raise CheckpointError(f"folder '{path}' holds {what}; name the file itself.")
+    raise wrong_path(CheckpointError(f"folder '{path}' holds {what}; name the file itself."))
 
 
 def read_bytes(path: Path) -> bytes:

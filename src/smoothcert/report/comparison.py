@@ -218,7 +218,7 @@ def _remarks(
         values = [None if run.origin is None else getattr(run.origin, what) for run in compared]
         if None not in values and values[0] != values[1]:
             shown = " and ".join(f"{value:,}" if isinstance(value, int) else f"{value}" for value in values)
-            advice = "" if what == "data" else "; radii depend on it, and --n or --alpha make them alike"
+            advice = "" if what == "data" else "; radii depend on it, and --at-n or --at-alpha make them alike"
             remarks.append(f"The runs have different {name} ({shown}){advice}.")
     return [*remarks, *notes(subjects(compared))]
 

@@ -116,7 +116,7 @@ def offsets(table: pa.Table) -> FloatArray:
 
 
 def _refuse_other_kinds(result: Result) -> None:
-    settings, advice = result.settings, "leave out --n and --alpha"
+    settings, advice = result.settings, "leave out --at-n and --at-alpha"
     if result.run is None:
         raise UsageError(f"{result.path} is a log, which keeps no votes to recompute from; {advice}.")
     if not settings.certified:
@@ -139,7 +139,7 @@ def _votes(result: Result, table: pa.Table, n: int, most: int) -> IntArray:
     stored = [{entry["n"]: entry["counts"] for entry in entries or ()} for entries in table["checkpoints"].to_pylist()]
     if n not in stored[0]:
         known = " or ".join(f"{known:,}" for known in (*sorted(stored[0]), most))
-        raise UsageError(f"{result.path} keeps no votes at n = {n:,}; give --n {known}.")
+        raise UsageError(f"{result.path} keeps no votes at n = {n:,}; give --at-n {known}.")
     return _matrix(result, table, f"votes at n = {n:,}", [entries.get(n) for entries in stored], n)
 
 

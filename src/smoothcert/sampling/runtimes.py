@@ -27,6 +27,7 @@ from smoothcert.sampling.tuning import (
     Course,
     Forward,
     Setup,
+    intra_op_threads,
     race,
     remembered,
     tune,
@@ -41,6 +42,10 @@ _PROBE = 100  # copies on which ways to run a model must agree before they are t
 
 CLOSE: dict[str | None, float] = {None: 10.0, "fp16": 100.0, "bf16": 1000.0}
 """How many times the rounding of plain PyTorch another way to run a model may differ from it, by precision."""
+
+
+MOST_ROWS = 1_000_000
+"""The largest batch size."""
 
 
 @dataclass(frozen=True)
@@ -140,8 +145,8 @@ def check_options(runtime: str, precision: str | None, batch_size: int | None, d
         raise UsageError(
             f"precision {precision!r} is for CUDA devices, but the model is on {device.type}; leave it out."
         )
-    if batch_size is not None and batch_size < 1:
-        raise UsageError(f"batch_size must be at least 1, got {batch_size}.")
+    if batch_size is not None and not 1 <= batch_size <= MOST_ROWS:
+        raise UsageError(f"batch_size must be at least 1 and at most {MOST_ROWS:,}, got {batch_size}.")
 
 
 def check_copies(x: Tensor, noise: Noise, count: int = COPIES) -> Tensor:
@@ -279,7 +284,7 @@ def _problem(run: Forward, reference: Reference, batch_size: int, sealed: Sealed
     """
     rows = torch.arange(max(batch_size, len(reference.copies)), device=reference.copies.device) % len(reference.copies)
     try:
-        with torch.inference_mode():
+        with torch.inference_mode(), intra_op_threads(torch.get_num_threads()):  # which the model may change
             parts = torch.split(reference.copies[rows], batch_size)
             given = torch.cat([run(part.clone()).clone() for part in parts])
     except Exception as error:  # whatever compilers and models raise

@@ -17,14 +17,14 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
 from smoothcert.certify import Procedure, Smoothed
 from smoothcert.certify.inputs import as_tensor
 from smoothcert.certify.remote import Certifying, Decided
 from smoothcert.certify.smoothed import fresh_seed
+from smoothcert.progress import Bar
 from smoothcert.sampling import BLOCK
 from smoothcert.sampling.copies import input_digest
 from smoothcert.sampling.ray import Cluster
@@ -32,7 +32,7 @@ from smoothcert.sampling.spread import require_members, spread
 from smoothcert.store.parts import parts_of, read_part
 from smoothcert.store.pending import read_pending
 from smoothcert.store.run import Run, RunWriter, certificate_row, load_run, open_run
-from smoothcert.types import ABSTAIN, Certificate, RunError, UsageError
+from smoothcert.types import ABSTAIN, Certificate, Outcome, RunError, UsageError
 
 USUAL_SAMPLES = 100_000
 """Samples per input in the papers; what early decisions are compared with."""
@@ -98,7 +98,7 @@ def certify_dataset(
         raise UsageError("a memory needs all inputs in one run, in their order; certify without a shard.")
     if cluster is not None and cluster.spread:
         require_members(smoothed.model)
-    probe = smoothed.check(dataset[indices[0]][0], procedure)
+    probe = smoothed.check(labelled_input(dataset, indices[0])[0], procedure)
     sealed = smoothed.sealed()
     if seed is None:
         seed = known_seed(run)
@@ -129,10 +129,10 @@ def certify_dataset(
         strangers = writer.done - set(own)
         if strangers:
             raise RunError(f"{run} holds rows for inputs that are not selected, such as {min(strangers)}.")
-        before = writer.run.table(["index", "outcome", "predict", "input"]).to_pylist() if writer.done else []
+        before = writer.run.table(["index", "outcome", "label", "predict", "input"]).to_pylist() if writer.done else []
         _refuse_other_data(run, dataset, before)
         smoothed.resume(sum(row.get("predict", ABSTAIN) != ABSTAIN for row in before))
-        outcomes = Counter(row.get("outcome") for row in before)
+        outcomes = Counter(_outcome(row.get("outcome"), row.get("predict"), row.get("label")) for row in before)
         task = bar.add_task("certify", total=len(own), completed=len(writer.done), detail="")
         begin, answered, drawn = time.perf_counter(), 0, 0
         labels: dict[int, int] = {}
@@ -141,8 +141,7 @@ def certify_dataset(
         def inputs() -> Iterator[tuple[int, Any]]:
             for index in own:
                 if index not in writer.done:
-                    x, label = dataset[index]
-                    labels[index] = int(label)
+                    x, labels[index] = labelled_input(dataset, index)
                     yield index, as_tensor(x).clone()  # a dataset may give every input in the same memory
 
         work = Certifying(smoothed, procedure, probe, fresh_seed() if seed is None else seed, left)
@@ -150,10 +149,9 @@ def certify_dataset(
             for index, decided in answers:
                 certificate = decided.certificate
                 sigma = None if decided.noise is None else decided.noise.scale
-                writer.append(
-                    certificate_row(certificate, labels.pop(index), decided.seconds, decided.consensus, sigma)
-                )
-                outcomes[certificate.outcome.value] += 1
+                label = labels.pop(index)
+                writer.append(certificate_row(certificate, label, decided.seconds, decided.consensus, sigma))
+                outcomes[_outcome(certificate.outcome.value, certificate.label, label)] += 1
                 answered, drawn = answered + 1, drawn + certificate.samples
                 early = answered if procedure.decides_early else None
                 detail = _detail(outcomes, drawn, time.perf_counter() - begin, early)
@@ -319,22 +317,53 @@ def _session(smoothed: Smoothed, source: Mapping[str, Any] | None) -> dict[str, 
     }
 
 
+def labelled_input(dataset: Indexable, index: int) -> tuple[Any, int]:
+    """An input of a dataset and its label.
+
+    Raises:
+        UsageError: If the dataset gives anything else by index.
+    """
+    try:
+        found: Any = dataset[index]
+    except TypeError as error:
+        kind = type(dataset).__name__
+        more = "; give its .dataset" if hasattr(dataset, "dataset") else ""
+        raise UsageError(f"a {kind} does not give (input, label) pairs by index{more} ({error}).") from error
+    if not isinstance(found, (tuple, list)) or len(found) != 2:
+        parts = f" of {len(found)} parts" if isinstance(found, (tuple, list)) else ""
+        raise UsageError(
+            f"input {index} of the dataset is a {type(found).__name__}{parts}, not an (input, label) pair; wrap the "
+            "dataset so that it gives pairs."
+        )
+    try:
+        return found[0], int(found[1])
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"the label of input {index} is {found[1]!r}, not the number of a class.") from error
+
+
+WRONG = "certified but wrong"
+
+
+def _outcome(outcome: str | None, predict: int | None, label: int | None) -> str | None:
+    """What the bar counts an answer as: one with a wrong class is not a success, whatever its radius."""
+    return WRONG if outcome == Outcome.CERTIFIED.value and predict != label else outcome
+
+
 def _detail(outcomes: Counter[str | None], drawn: int, seconds: float, answered: int | None) -> str:
     """What the bar says beside the number of inputs: outcomes, speed, and what early decisions save."""
-    parts = [f"{outcomes[name]} {name}" for name in ("certified", "refuted") if outcomes[name]]
+    parts = [f"{outcomes[name]} {name}" for name in ("certified", WRONG, "refuted") if outcomes[name]]
     parts.append(f"{drawn / seconds / 1000:,.1f}k/s")
     if answered is not None:
         parts.append(f"{1 - drawn / (answered * USUAL_SAMPLES):.1%} saved")
     return " · ".join(parts)
 
 
-def _bar(enabled: bool) -> Progress:
-    return Progress(
+def _bar(enabled: bool) -> Bar:
+    return Bar(
         TextColumn("{task.description}"),
         BarColumn(bar_width=8),
         MofNCompleteColumn(),
         TextColumn("{task.fields[detail]}"),
         TimeRemainingColumn(),
-        console=Console(stderr=True),
-        disable=not enabled,
+        shown=enabled,
     )

@@ -25,6 +25,7 @@ from smoothcert.types import (
     Norm,
     UsageError,
     radius_text,
+    wrong_path,
 )
 
 
@@ -258,7 +259,8 @@ def _lines(path: Path) -> list[str]:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise LogError(f"{path}: the log cannot be read ({error.strerror}).") from None
+        unreadable = LogError(f"{path}: the log cannot be read ({error.strerror}).")
+        raise (wrong_path(unreadable) if isinstance(error, FileNotFoundError) else unreadable) from None
     if data in (b"", codecs.BOM_UTF8):
         raise LogError(f"{path}: the log is empty; a header line is needed.")
     try:

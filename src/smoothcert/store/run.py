@@ -282,6 +282,28 @@ def open_run(
         lock.release()
 
 
+def clear_run(path: str | os.PathLike[str]) -> None:
+    """Delete a run folder, if there is one.
+
+    Raises:
+        RunError: If the folder holds other files, or another process writes to it.
+    """
+    folder = Path(path)
+    if not folder.exists():
+        return
+    if not _is_ours(folder):
+        raise RunError(
+            f"{folder} holds files that do not belong to a run, so it is not deleted; choose another folder."
+        )
+    try:
+        with FileLock(folder / _LOCK, timeout=0):
+            shutil.rmtree(folder)
+    except Timeout as error:
+        raise RunError(f"{folder} is being written by another process; wait for it to end.") from error
+    except OSError as error:
+        raise _cannot_write(folder, error) from error
+
+
 def _prepare(folder: Path, config: Mapping[str, Any], session: Mapping[str, Any]) -> RunWriter:
     for leftover in folder.glob(TEMPORARIES):  # of a process that was killed; we hold the lock
         leftover.unlink(missing_ok=True)

@@ -20,7 +20,7 @@ from smoothcert.noise import Noise, noise_from_config
 from smoothcert.store import pending
 from smoothcert.store.parts import part_config, parts_of
 from smoothcert.store.pending import read_pending
-from smoothcert.types import Norm, RunError
+from smoothcert.types import Norm, RunError, wrong_path
 
 NAME = "run.json"
 FORMAT = 1
@@ -172,7 +172,7 @@ def read_info(folder: Path) -> dict[str, Any]:
     """
     file = folder / NAME
     if not file.is_file():
-        raise RunError(f"{folder} is not a run folder: it has no run.json.")
+        raise wrong_path(RunError(f"{folder} is not a run folder: it has no run.json."))
     try:
         text = file.read_text(encoding="utf-8")
         info = parse_json(text)

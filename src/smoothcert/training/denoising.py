@@ -21,7 +21,7 @@ from smoothcert.models import DENOISERS, CheckpointInfo
 from smoothcert.noise import Noise
 from smoothcert.training.attacks import frozen
 from smoothcert.training.decisions import clean_decisions
-from smoothcert.training.loop import one_device, train
+from smoothcert.training.loop import make_fabric, train
 from smoothcert.training.methods.base import Method, Passes, State, require
 from smoothcert.training.settings import TrainingSettings
 from smoothcert.training.sources import Source, source_of
@@ -108,7 +108,7 @@ def train_denoiser(
         assert info is not None
         name, known = info.architecture, ", ".join(DENOISERS)
         require(name in DENOISERS, f"info says {name}, which is no denoiser; use one of {known}.")
-    fabric = fabric or one_device(settings.precision)
+    fabric = fabric or make_fabric(settings.precision)
     dataset = dataset.arrays() if isinstance(dataset, ArrayDataset) else dataset
     source = source_of(dataset, fabric.device)
     teachers = [*surrogates] or ([classifier] if isinstance(classifier, nn.Module) else [])

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import TracebackType
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from smoothcert.progress import Bar
 
 
 class Display:
@@ -19,14 +20,13 @@ class Display:
 
     def __init__(self, epochs: int, *, shown: bool) -> None:
         self._epochs, self._shown = epochs, shown
-        self._bar = Progress(
+        self._bar = Bar(
             TextColumn("train"),
             BarColumn(bar_width=12),
             TextColumn("{task.fields[epoch]}/{task.total:.0f}: {task.fields[text]}"),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
-            console=Console(stderr=True),
-            disable=not shown,
+            shown=shown,
         )
         self._task = self._bar.add_task("train", total=epochs, epoch=0, text="")
         self._measured = ""
@@ -45,6 +45,8 @@ class Display:
     def epoch_done(self, row: Mapping[str, float]) -> None:
         """Show what was measured in an epoch."""
         self._measured = _text(row)
+        text = f"loss {row['loss']:.3f}{self._measured and ', ' + self._measured}"
+        self._bar.update(self._task, completed=row["epoch"], epoch=int(row["epoch"]), text=text)
 
     def __enter__(self) -> Display:
         self._bar.start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 from scipy import special
-from torch import Tensor
+from torch import Tensor, nn
 
 from smoothcert.classifiers import Consensus
 from smoothcert.classifiers.sealed import Sealed
@@ -78,6 +79,55 @@ def rank_members(
     accuracy = right / (len(x) * copies)
     order = np.argsort(-accuracy, kind="stable")
     return [Ranked(int(position), float(accuracy[position])) for position in order]
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What held-out inputs say about an ensemble.
+
+    Attributes:
+        ranked: The members, best first.
+        weights: Their weights for weighted voting, in that order.
+        margin: The margin of a consensus of the first two.
+    """
+
+    ranked: list[Ranked]
+    weights: list[float]
+    margin: float
+
+
+def fit_ensemble(
+    members: Sequence[nn.Module],
+    inputs: Sequence[tuple[Any, Any]],
+    noise: Noise,
+    *,
+    copies: int = BLOCK,
+    seed: int = 0,
+    progress: bool = False,
+) -> Fitted:
+    """Order the members of an ensemble, and find their weights and the margin of a consensus of two.
+
+    Args:
+        members: The members, on one device.
+        inputs: Pairs of input and label that neither training nor certification uses.
+        noise: The noise the ensemble will be certified with.
+        copies: Noisy copies of each input; ten times as many for the margin.
+        seed: The seed of the noise.
+        progress: Whether to show progress bars on stderr.
+
+    Raises:
+        UsageError: If there are fewer than two members, or nothing to judge by.
+    """
+    if len(members) < 2:
+        raise UsageError("an ensemble has several members; name at least two models, or two denoisers.")
+    like = next(members[0].parameters())
+    x = torch.stack([torch.as_tensor(image) for image, _ in inputs]).to(like)
+    y = torch.tensor([int(label) for _, label in inputs], device=like.device)
+    ranked = rank_members(members, x, y, noise, copies=copies, seed=seed, progress=progress)
+    ordered = [members[member.position] for member in ranked]
+    weights = fit_weights(ordered, x, y, noise, copies=copies, seed=seed, progress=progress)
+    margin = fit_margin(ordered, 2, x, noise, copies=10 * copies, seed=seed, progress=progress)
+    return Fitted(ranked, [float(weight) for weight in weights], margin)
 
 
 def fit_weights(

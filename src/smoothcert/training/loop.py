@@ -91,7 +91,7 @@ def train(
     settings = settings or TrainingSettings()
     if settings.data_dependent_sigma is not None:
         settings.data_dependent_sigma.start(noise)
-    fabric = fabric or one_device(settings.precision)
+    fabric = fabric or make_fabric(settings.precision)
     if folder is not None and info is None:
         raise UsageError("training in a folder needs info=CheckpointInfo.of(…), which the checkpoints carry.")
     source = source_of(dataset, fabric.device, crop=settings.augment == "imagenet")
@@ -105,18 +105,13 @@ def train(
     return training.run(keeper, shown)
 
 
-def one_device(precision: str = "32-true", accelerator: str = "auto") -> Fabric:
-    """One process on one device."""
-    return make_fabric(precision, accelerator, 1)
-
-
-def make_fabric(precision: str = "32-true", accelerator: str = "auto", devices: int = 1, nodes: int = 1) -> Fabric:
+def make_fabric(precision: str = "32-true", device: str = "auto", processes: int = 1, nodes: int = 1) -> Fabric:
     """Devices to train on; several are used by one process each.
 
     Args:
         precision: As in ``TrainingSettings``.
-        accelerator: ``cpu``, ``cuda`` or ``auto``.
-        devices: How many on each node.
+        device: ``cpu``, ``cuda`` or ``auto``.
+        processes: How many on each node; each uses one device.
         nodes: How many nodes.
 
     Returns:
@@ -127,19 +122,19 @@ def make_fabric(precision: str = "32-true", accelerator: str = "auto", devices: 
     """
     from lightning_fabric import Fabric  # slow to import, and needed for training only
 
-    if precision == "16-mixed" and (accelerator == "cpu" or not torch.cuda.is_available()):
+    if precision == "16-mixed" and (device == "cpu" or not torch.cuda.is_available()):
         raise UsageError("precision 16-mixed needs a CUDA device; use bf16-mixed or 32-true.")
-    strategy = "ddp" if devices * nodes > 1 else "auto"
+    strategy = "ddp" if processes * nodes > 1 else "auto"
     try:
         return Fabric(
-            accelerator=accelerator,
-            devices=devices,
+            accelerator=device,
+            devices=processes,
             num_nodes=nodes,
             strategy=strategy,
             precision=precision,  # type: ignore[arg-type]
         )
     except (ValueError, RuntimeError) as error:
-        raise UsageError(f"cannot train on {devices} device(s) of kind {accelerator!r}: {error}") from error
+        raise UsageError(f"cannot train on {processes} device(s) of kind {device!r}: {error}") from error
 
 
 @contextmanager
@@ -367,7 +362,10 @@ class _Keeper:
         self._writer: Any = None
 
     def resume(self, training: _Training) -> Progress:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SmoothcertError(f"the folder {self.folder} cannot be made ({error.strerror}).") from error
         identity = training.identity(self._info)
         sigmas = None if training.sigmas is None else training.sigmas.values
         progress = load_progress(self.folder, identity, training.model, training.bare_optimizer, training.ema, sigmas)

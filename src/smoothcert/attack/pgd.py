@@ -1,4 +1,4 @@
-"""Attacks on the smoothed classifier: how far its answers are seen to hold, beside how far they are proved to.
+"""PGD against the smoothed classifier: an upper bound on its robust accuracy, as certificates give a lower bound.
 
 The attack is PGD on the soft smoothed classifier (Salman et al., 2019). The point it ends at is judged by PREDICT
 (Cohen, Rosenfeld and Kolter, 2019) with noise the attack has not seen. An input is **broken** at r when PREDICT is sure
@@ -52,7 +52,7 @@ class AttackSettings:
         restarts: Attacks on each input: the first begins at the input, the others on the sphere around it. The one
             with the largest loss at its end is judged: PREDICT answers once per input and radius.
         fresh_noise: Whether each step draws new noise, which makes the stronger attack, or all steps share theirs.
-        n: Votes of PREDICT.
+        votes: Votes of PREDICT.
         alpha: Probability that an answer of PREDICT is wrong.
         rows: Noisy copies per forward pass of the attack, at least those of one input; does not change the noise.
 
@@ -64,7 +64,7 @@ class AttackSettings:
     copies: int = 32
     restarts: int = 1
     fresh_noise: bool = True
-    n: int = 1_000
+    votes: int = 1_000
     alpha: float = 0.001
     rows: int = 512
 
@@ -74,12 +74,12 @@ class AttackSettings:
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise UsageError(f"{name} must be a whole number of at least 1, got {value!r}.")
         if top_class_p_value(self.judge.n, 0) > self.alpha:
-            raise UsageError(f"n = {self.n} votes can never be sure of a class at alpha = {self.alpha:g}; take more.")
+            raise UsageError(f"{self.votes} votes can never be sure of a class at alpha = {self.alpha:g}; take more.")
 
     @property
     def judge(self) -> Cohen:
         """The procedure whose PREDICT judges."""
-        return Cohen(n=self.n, alpha=self.alpha)
+        return Cohen(n=self.votes, alpha=self.alpha)
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,7 +155,7 @@ def attack_dataset(
         dataset: Anything with a length and (input, label) pairs by index.
         radii: The ℓ2 radii, in any order.
         settings: How hard; ``AttackSettings()`` by default.
-        every: Take every this many-th input.
+        every: Use every N-th input.
         start: The first input.
         stop: The end of the inputs, exclusive; the dataset's length by default.
         seed: The seed of all noise; a fresh one by default.
@@ -172,7 +172,7 @@ def attack_dataset(
     attack = _Attack(smoothed, radii, settings or AttackSettings(), seed)
     first = attack.target(indices[0], *dataset[indices[0]])
     attack.require_gradient(first.x)
-    smoothed.prepare(first.x, samples=len(indices) * (1 + len(attack.radii)) * attack.settings.n)
+    smoothed.prepare(first.x, samples=len(indices) * (1 + len(attack.radii)) * attack.settings.votes)
     results = attack.batches(attack.target(index, *dataset[index]) for index in indices)
     total = len(indices) * len(attack.radii)
     shown = track(results, "attack", total, console=Console(stderr=True), disable=not progress)

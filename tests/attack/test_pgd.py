@@ -15,7 +15,7 @@ from smoothcert.attack import AttackOutcome, AttackSettings, attack_dataset, att
 from smoothcert.types import ABSTAIN, UsageError
 
 SIGMA = 0.25
-FAST = AttackSettings(steps=5, copies=4, n=200)
+FAST = AttackSettings(steps=5, copies=4, votes=200)
 
 
 class Line(nn.Module):
@@ -69,7 +69,7 @@ def test_a_linear_classifier_breaks_exactly_beyond_its_true_radius(steepness, fr
         model.weight.copy_(steepness * torch.stack([-w, w]))
         model.bias.copy_(steepness * torch.tensor([0.3, -0.3]))
     smoothed = Smoothed(model, Gaussian(0.05), input_range=None)
-    settings = AttackSettings(copies=8, n=2_000, fresh_noise=fresh_noise)
+    settings = AttackSettings(copies=8, votes=2_000, fresh_noise=fresh_noise)
     for index, distance in enumerate((0.2, -0.4)):
         at = torch.randn(16, generator=generator)
         x = at + w * (distance - (w @ at - 0.3))
@@ -189,7 +189,7 @@ def test_empirical_accuracy_is_at_least_certified_accuracy(digits):
         digits,
         pixels,
         radii,
-        AttackSettings(steps=10, copies=16, n=500),
+        AttackSettings(steps=10, copies=16, votes=500),
         every=25,
         progress=False,
         seed=0,
@@ -288,15 +288,15 @@ def test_radii_that_are_none_are_refused(half_space, radii):
         ({"copies": 1.5}, "copies must be a whole number"),
         ({"restarts": 0}, "restarts must be"),
         ({"rows": 0}, "rows must be"),
-        ({"n": 0}, "n must be a whole number of samples"),
+        ({"votes": 0}, "n must be a whole number of samples"),
         ({"alpha": 1.0}, "alpha must lie strictly between"),
-        ({"n": 10}, "10 votes can never be sure"),
+        ({"votes": 10}, "10 votes can never be sure"),
     ],
 )
 def test_settings_are_checked(options, match):
     with pytest.raises(UsageError, match=match):
         AttackSettings(**options)
-    AttackSettings(n=11)
+    AttackSettings(votes=11)
 
 
 def no_graph(x):

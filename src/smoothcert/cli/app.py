@@ -1,0 +1,173 @@
+"""The table of commands, and how they are loaded."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+import smoothcert
+from smoothcert.cli.options import command
+from smoothcert.types import UsageError
+
+START, CERTIFY, COMPARE, FILES = "Start", "Certify", "Compare", "Runs, logs and data"
+
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "demo": (START, "demo:demo", "Train, certify and report on bundled digits, in two minutes."),
+    "train": (START, "train:train", "Train a classifier for smoothing by a recipe."),
+    "recipes list": ("", "train:list_recipes", "List the recipes."),
+    "recipes show": ("", "train:show_recipe", "Print a recipe as YAML."),
+    "denoiser": (START, "denoiser:denoiser", "Train a denoiser for a classifier that was not trained on noise."),
+    "doctor": (CERTIFY, "doctor:doctor", "Check a model and its data before a long run."),
+    "plan": (CERTIFY, "plan:plan", "Compute the cost of a certification before sampling."),
+    "certify": (CERTIFY, "certify:certify", "Certify inputs of a dataset and keep the votes in a run folder."),
+    "predict": (CERTIFY, "certify:predict", "Predict classes with the smoothed classifier, without radii."),
+    "attack": (CERTIFY, "attack:attack", "Attack the smoothed classifier and compare with its certificates."),
+    "ensemble": (CERTIFY, "ensemble:ensemble", "Find the order and the weights of an ensemble's members."),
+    "selection": (CERTIFY, "selection:selection", "Make the training data of a selector or a router."),
+    "corruptions run": ("", "corruptions:run", "Certify a model on every corruption of a suite."),
+    "corruptions table": ("", "corruptions:table", "Compare methods on suites of corruptions."),
+    "table": (COMPARE, "results:table", "Show certified accuracy and ACR of runs and logs."),
+    "compare": (COMPARE, "compare:compare", "Test whether the difference between runs is real."),
+    "aces": (COMPARE, "aces:aces", "Evaluate a composition (ACES) at every threshold."),
+    "plot": (COMPARE, "plot:plot", "Draw figures of runs and logs."),
+    "report": (COMPARE, "report:report", "Write one HTML page about runs."),
+    "info": (FILES, "results:info", "Show what a run folder or a checkpoint holds."),
+    "merge": (FILES, "merge:merge", "Merge the shards of a run."),
+    "import": (FILES, "results:import_logs", "Turn logs of earlier systems into run folders."),
+    "export": (FILES, "results:export", "Write a run as a log that earlier systems read."),
+    "data list": ("", "data:list_datasets", "List the datasets known by name."),
+    "data fetch": ("", "data:fetch", "Download datasets."),
+}
+"""Panel, place and short help of every command."""
+
+GROUPS = {
+    "recipes": (START, "List and show training recipes."),
+    "corruptions": (CERTIFY, "Certify under common corruptions, and compare methods there."),
+    "data": (FILES, "List and fetch datasets."),
+}
+
+_LOOK: dict[str, Any] = {"rich_markup_mode": "markdown"}
+_HELP_NAMES = {"help_option_names": ["-h", "--help"]}
+_UsageMistake: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException, wherever this typer keeps it
+
+
+class _Quiet:
+    """Help that shows no type for flags, which take no value."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        for parameter in self.get_params(ctx):  # type: ignore[attr-defined]
+            if getattr(parameter, "is_flag", False):
+                parameter.metavar = ""
+        super().format_help(ctx, formatter)  # type: ignore[misc]
+
+
+class _Command(_Quiet, TyperCommand):
+    pass
+
+
+class _Group(_Quiet, TyperGroup):
+    """A group that imports a command only when it is called, not to list it."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, found, rest = super().resolve_command(ctx, args)
+        if isinstance(found, _Unloaded):
+            found = self.commands[found.name or ""] = found.load()
+        return name, found, rest
+
+
+class _Unloaded(TyperCommand):
+    """What is known of a command before its module is imported."""
+
+    def __init__(self, full_name: str) -> None:
+        panel, self.place, text = COMMANDS[full_name]
+        super().__init__(full_name.split()[-1], help=text, rich_help_panel=panel or None, **_LOOK)
+
+    def load(self) -> Any:
+        module, _, function = self.place.partition(":")
+        single = typer.Typer(add_completion=False, **_LOOK)
+        found = getattr(importlib.import_module(f"smoothcert.cli.{module}"), function)
+        single.command(self.name, cls=_Command)(command(found))
+        return typer.main.get_command(single)
+
+
+class _Root(_Group):
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        for name, (panel, text) in GROUPS.items():
+            self.commands[name] = _Group(name=name, help=text, no_args_is_help=True, rich_help_panel=panel, **_LOOK)
+        for full_name in COMMANDS:
+            *group, name = full_name.split()
+            into = self.commands[group[0]].commands if group else self.commands  # type: ignore[attr-defined]
+            into[name] = _Unloaded(full_name)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(dict.fromkeys(name.split()[0] for name in COMMANDS))
+
+
+app = typer.Typer(
+    name="smoothcert",
+    cls=_Root,
+    no_args_is_help=True,
+    context_settings=_HELP_NAMES,
+    help="Certified robustness by randomized smoothing: prove how far an input can be perturbed before the answer "
+    "changes.\n\nStart with `smoothcert demo`.",
+    **_LOOK,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"smoothcert {smoothcert.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None: ...
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command in this process.
+
+    Returns:
+        Its exit code.
+
+    Raises:
+        UsageError: If an option is unknown, missing or wrong.
+    """
+    try:
+        return int(app(with_address(arguments), standalone_mode=False) or 0)
+    except _UsageMistake as error:
+        message = error.format_message()  # type: ignore[attr-defined]
+        if type(error).__name__ == "NoArgsIsHelpError":
+            typer.echo(message)
+            return 2
+        if "Value error, " in message:  # a sentence of ours
+            raise UsageError(message.partition("Value error, ")[2]) from error
+        raise UsageError(f"{' '.join(message.split())} Run with --help for the options.") from error
+
+
+def with_address(arguments: Sequence[str]) -> list[str]:
+    """The arguments of a command, with an address after each ``--ray`` that has none.
+
+    Example:
+        >>> with_address(["certify", "--ray", "lenet.safetensors"])
+        ['certify', '--ray=local', 'lenet.safetensors']
+        >>> with_address(["certify", "lenet.safetensors", "--ray", "10.0.0.1:6379"])
+        ['certify', 'lenet.safetensors', '--ray', '10.0.0.1:6379']
+    """
+    if "--ray" not in arguments:
+        return list(arguments)
+    from smoothcert.cli.cluster import ADDRESS, LOCAL
+
+    return [
+        f"--ray={LOCAL}" if argument == "--ray" and not ADDRESS.fullmatch(after) else argument
+        for argument, after in zip(arguments, [*arguments[1:], ""], strict=False)
+    ]

@@ -1,0 +1,32 @@
+"""Progress bars on stderr: drawn on a terminal; elsewhere one line at the start and one every minute."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress, ProgressColumn, TaskID
+
+PERIOD = 60.0
+"""Seconds between two lines where there is no terminal."""
+
+
+class Bar(Progress):
+    """A progress bar that also reports progress without a terminal.
+
+    Args:
+        columns: The columns of the bar.
+        shown: Whether to show anything.
+    """
+
+    def __init__(self, *columns: str | ProgressColumn, shown: bool) -> None:
+        super().__init__(*columns, console=Console(stderr=True), disable=not shown)
+        self._next_line = 0.0
+
+    def update(self, task_id: TaskID, **values: Any) -> None:
+        """Update a task, as ``Progress`` does, and print a line where it is due."""
+        super().update(task_id, **values)
+        if not self.disable and not self.console.is_terminal and time.monotonic() >= self._next_line:
+            self._next_line = time.monotonic() + PERIOD
+            self.console.print(self.get_renderable())
