@@ -28,9 +28,10 @@ from shared import DOCS, kept_out, members, table
 from smoothcert import Anytime, Certificate, Cohen, Consensus, Ensemble, Gaussian, Smoothed, data
 from smoothcert.certify import Task, answer
 from smoothcert.classifiers import VOTES
-from smoothcert.report.metrics import Outcomes, average_certified_radius, certified_accuracy
+from smoothcert.report.metrics import average_certified_radius, certified_accuracy
 from smoothcert.sampling import ESTIMATION, SELECTION, Draw, TopClass
 from smoothcert.sampling.member_logits import member_logits
+from smoothcert.store import Outcomes
 from smoothcert.training.ensembles import fit_margin, fit_weights, rank_members
 from smoothcert.types import Votes
 

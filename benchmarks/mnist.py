@@ -19,8 +19,9 @@ import torch
 
 from smoothcert import Cohen, Gaussian, Smoothed, certify_dataset, data, load_run
 from smoothcert.models import describe, load_checkpoint
-from smoothcert.report.load import run_outcomes
 from smoothcert.report.metrics import acr_text, average_certified_radius, certified_accuracy
+from smoothcert.report.recompute import outcomes_of
+from smoothcert.store import Result
 from smoothcert.training import train
 from smoothcert.training.recipes import load_recipe
 from smoothcert.training.run import train_recipe
@@ -100,7 +101,7 @@ def complete(method: str) -> bool:
 
 
 def figures(method: str) -> dict[str, object]:
-    outcomes = run_outcomes(load_run(run_folder(method)), method)
+    outcomes = outcomes_of(Result(method, load_run(run_folder(method))))
     acr = average_certified_radius(outcomes)
     extra = describe(model_file(method)).info.extra
     published, seeds = PUBLISHED[method]

@@ -18,7 +18,7 @@ import pyarrow as pa
 from smoothcert import data
 from smoothcert.data.subset import data_fingerprint
 from smoothcert.noise import Gaussian
-from smoothcert.report.html import report_html, write_report
+from smoothcert.report.page.html import report_html, write_report
 from smoothcert.stats import lower_bound
 from smoothcert.store.run import write_run
 

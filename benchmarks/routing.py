@@ -39,15 +39,15 @@ from smoothcert import (
     models,
 )
 from smoothcert.models import load_model
-from smoothcert.report.aces import compose, natural_accuracy
-from smoothcert.report.aces_load import load_components, load_single
-from smoothcert.report.aces_plots import entropy_figure, pareto_figure, selection_figure
-from smoothcert.report.input_plots import scales_figure
-from smoothcert.report.load import run_outcomes
-from smoothcert.report.metrics import Outcomes, acr_text, average_certified_radius, certified_accuracy
-from smoothcert.report.style import save_figure
+from smoothcert.report.aces import compose, load_components, load_single, natural_accuracy
+from smoothcert.report.figures.aces import entropy_figure, pareto_figure, selection_figure
+from smoothcert.report.figures.inputs import scales_figure
+from smoothcert.report.figures.style import save_figure
+from smoothcert.report.metrics import acr_text, average_certified_radius, certified_accuracy
+from smoothcert.report.recompute import outcomes_of
 from smoothcert.sampling.sigma import OptimizeSigma
-from smoothcert.store.selection import best_of
+from smoothcert.store import Outcomes
+from smoothcert.store.selector_labels import best_of
 from smoothcert.training import METHODS, TrainingSettings, train
 from smoothcert.training.recipes import load_recipe
 from smoothcert.training.run import train_recipe
@@ -183,15 +183,15 @@ def main() -> None:
                 name = f"ACES, {title}, θ = {theta:g}"
                 lines.append(line(name, "routed", compose(parts, theta), natural_accuracy(parts, theta)))
     pointwise = bench.certified("pointwise", PerInput(smooth[MIDDLE], Gaussian(MIDDLE), SOLVER))
-    lines.append(line("σ chosen from 0.5", "pointwise", run_outcomes(pointwise), None))
+    lines.append(line("σ chosen from 0.5", "pointwise", outcomes_of(pointwise), None))
     memory = Memory(bench.work / "balls.safetensors")
     remembered = bench.certified("memory", PerInput(smooth[MIDDLE], Gaussian(MIDDLE), SOLVER, memory=memory))
     memory.save()
     memory.close()
-    lines.append(line("σ chosen from 0.5", "memory", run_outcomes(remembered), None))
+    lines.append(line("σ chosen from 0.5", "memory", outcomes_of(remembered), None))
     router = Router(bench.selector(experts), Gaussian(MIDDLE), experts)
     routed = bench.certified("router", router)
-    lines.append(line("router over σ = 0.25, 0.5, 1", "routed", run_outcomes(routed), None))
+    lines.append(line("router over σ = 0.25, 0.5, 1", "routed", outcomes_of(routed), None))
     cost = sweep_cost(smooth[MIDDLE], core, bench)
     save_figure(pareto_figure(compositions, singles), DOCS / f"pareto-{DATASET}.png")
     save_figure(selection_figure(compositions[2], THETAS), DOCS / f"selection-{DATASET}.png")

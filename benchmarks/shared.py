@@ -9,8 +9,8 @@ import torch
 
 from smoothcert import Cohen, Noise, Smoothed, certify_dataset, data
 from smoothcert.models import load_model
-from smoothcert.report.load import run_outcomes
 from smoothcert.report.metrics import acr_text, average_certified_radius, certified_accuracy
+from smoothcert.report.recompute import outcomes_of
 from smoothcert.training.recipes import load_recipe
 from smoothcert.training.run import train_recipe
 
@@ -54,7 +54,7 @@ def certified(
         run=work / "runs" / "-".join([dataset, noise.name, *name.replace(",", "").split()]),
         every=every,
     )
-    outcomes = run_outcomes(run, name)
+    outcomes = outcomes_of(run)
     shares = [row["consensus"] for row in run.rows() if row["consensus"] is not None]
     return {
         "inputs": run.table().num_rows,

@@ -14,8 +14,8 @@ from rich.progress import track
 
 from shared import DOCS, members
 from smoothcert import Gaussian, data
-from smoothcert.report.style import save_figure
-from smoothcert.report.variance_plots import success_figure
+from smoothcert.report.figures.style import save_figure
+from smoothcert.report.figures.variance import success_figure
 from smoothcert.sampling.member_logits import member_logits
 from smoothcert.stats import compare_with_votes, estimate_variance
 

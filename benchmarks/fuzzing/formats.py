@@ -32,7 +32,7 @@ from fuzzing.mutate import (
     change_tree,
     json_text,
 )
-from smoothcert.store import info, parts, pending
+from smoothcert.store import parts, pending, run_json
 
 Change = Callable[[bytes, random.Random], bytes]
 
@@ -310,7 +310,7 @@ def sealed_info(data: bytes, pick: random.Random) -> bytes:
     changed = change_tree(content, pick, ({"name": "cohen"}, {"name": "aces", "theta": 0.5}, "certification", "l2"))
     if not isinstance(changed, dict):
         return json_text(changed).encode()
-    text = info._info_text(changed)
+    text = run_json._info_text(changed)
     return text.replace(f'"{DEEP}"', "[" * 20_000 + "]" * 20_000).encode()
 
 

@@ -18,18 +18,17 @@ from smoothcert.data.archive import unpack
 from smoothcert.data.published import load_published
 from smoothcert.models import describe, load_checkpoint
 from smoothcert.models.denoisers import load_denoiser
-from smoothcert.report.aces_load import load_components, load_single
-from smoothcert.report.aces_tables import aces_table, render_aces
-from smoothcert.report.html import embedded_json
-from smoothcert.report.load import load_outcomes, run_outcomes
-from smoothcert.report.page_data import group_payload
-from smoothcert.report.page_groups import groups
-from smoothcert.report.page_sources import load_sources
-from smoothcert.report.tables import accuracy_table, render
-from smoothcert.store import LogKind, load_run, merge_runs, open_run, read_log
-from smoothcert.store.copies import noisy_copies
+from smoothcert.report.aces import load_components, load_single
+from smoothcert.report.page.groups import groups
+from smoothcert.report.page.html import embedded_json
+from smoothcert.report.page.payload import group_payload
+from smoothcert.report.recompute import load_outcomes, outcomes_of
+from smoothcert.report.tables.accuracy import accuracy_table, render
+from smoothcert.report.tables.aces import aces_table, render_aces
+from smoothcert.store import LogKind, find_results, load_run, merge_runs, open_run, read_log
+from smoothcert.store.noisy_copies import noisy_copies
 from smoothcert.store.rows import Row
-from smoothcert.store.selection import best_of, certifiable
+from smoothcert.store.selector_labels import best_of, certifiable
 from smoothcert.training.recipes import load_recipe, recipe_to_yaml
 from smoothcert.training.resume import load_progress
 from smoothcert.types import CheckpointError, SmoothcertError, UsageError
@@ -67,7 +66,7 @@ def read_aces(folder: Path) -> None:
 
 def show(paths: list[Path]) -> None:
     """What the report page would hold."""
-    for group in groups(load_sources(paths)):
+    for group in groups(find_results(paths)):
         embedded_json(group_payload(group, None))
 
 
@@ -80,11 +79,11 @@ def read_run(folder: Path) -> None:
         rows.extend(run.rows())
 
     def tables() -> None:
-        render(accuracy_table([run_outcomes(run)]), "md", intervals=True)
+        render(accuracy_table([outcomes_of(run)]), "md", intervals=True)
 
     def recomputed() -> None:
         with suppress(UsageError):  # most kinds of runs cannot be
-            run_outcomes(run, n=100)
+            outcomes_of(run, n=100)
 
     def united() -> None:
         with suppress(UsageError):  # most are no shards

@@ -6,8 +6,8 @@ import csv
 
 import pytest
 
-from smoothcert.report import aces_tables
-from smoothcert.report.aces_load import load_components
+from smoothcert.report.aces import load_components
+from smoothcert.report.tables import aces as aces_tables
 
 FOLDER = "aces-cifar10-consistency-025"
 RADII = "0:2:0.25"

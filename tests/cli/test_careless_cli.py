@@ -17,7 +17,7 @@ from smoothcert import Cohen, Gaussian, Smoothed, certify_dataset, load_run, mod
 from smoothcert.certify import Staged
 from smoothcert.cli.show import fits
 from smoothcert.models import CheckpointInfo, save_checkpoint
-from smoothcert.report.layout import Cell, Column, Line, Sheet, rich_sheet
+from smoothcert.report.tables.layout import Cell, Column, Line, Sheet, rich_sheet
 from smoothcert.types import SmoothcertError, UsageError
 
 DATA = ("--data", "digits")

@@ -14,7 +14,7 @@ import torch
 
 from smoothcert import data, load_run, models
 from smoothcert.models import CheckpointInfo, save_checkpoint
-from smoothcert.report.adaptive import savings
+from smoothcert.report.tables.savings import savings
 from smoothcert.store import read_log
 from smoothcert.types import UsageError
 

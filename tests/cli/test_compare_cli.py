@@ -11,7 +11,7 @@ from smoothcert import load_run, models
 from smoothcert.cli.app import app
 from smoothcert.models import CheckpointInfo, save_checkpoint
 from smoothcert.report.recompute import recompute
-from smoothcert.report.tables import accuracy_table, render
+from smoothcert.report.tables.accuracy import accuracy_table, render
 
 
 @pytest.fixture(scope="module")

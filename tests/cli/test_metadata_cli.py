@@ -10,7 +10,7 @@ import torch
 
 from smoothcert import load_run, models
 from smoothcert.models import CheckpointInfo, save_checkpoint
-from smoothcert.report.load import run_outcomes
+from smoothcert.report.recompute import outcomes_of
 from smoothcert.store import read_log, write_run
 from smoothcert.types import Norm
 
@@ -92,8 +92,8 @@ def test_a_user_can_state_what_a_log_does_not_tell(run, certify, tmp_path):
     assert run("import", tmp_path / "log", "-o", tmp_path / "back", *stated)[0] == 0
     back = load_run(tmp_path / "back")
     assert back.config["stated"] == {"norm": "l2", "guarantee": "global"}
-    assert run_outcomes(back).norm is Norm.L2
-    assert run_outcomes(back).metadata.guarantee == ("global",)
+    assert outcomes_of(back).norm is Norm.L2
+    assert outcomes_of(back).metadata.guarantee == ("global",)
     run("export", tmp_path / "mine", "-o", tmp_path / "new")
     assert "has a column norm; leave out --norm" in refusal(
         run("import", tmp_path / "new", "-o", tmp_path / "other", *stated)

@@ -8,7 +8,7 @@ import torch
 
 from smoothcert import Anytime, Cohen, Gaussian, Smoothed, Staged, certify_dataset
 from smoothcert.certify.plan import expected_samples
-from smoothcert.report.pilot import read_pilot
+from smoothcert.report.pilot import find_pilot, guess_probabilities, sampling_rate
 from smoothcert.types import UsageError
 
 LOG = "idx\tlabel\tpredict\tradius\tcorrect\ttime\n0\t1\t1\t0.5\t1\t0:00:50\n1\t1\t-1\t0.0\t0\t0:00:50\n"
@@ -22,9 +22,9 @@ def log(tmp_path):
 
 
 def test_a_log_tells_speed_and_probabilities(log):
-    pilot = read_pilot(log, Gaussian(0.5), samples=100_100)
-    assert pilot.rate == pytest.approx(2002)
-    np.testing.assert_allclose(pilot.probabilities, [0.8413447, 0.5], atol=1e-6)
+    pilot = find_pilot(log)
+    assert sampling_rate(pilot, 100_100) == pytest.approx(2002)
+    np.testing.assert_allclose(guess_probabilities(pilot, Gaussian(0.5)), [0.8413447, 0.5], atol=1e-6)
 
 
 def test_a_run_tells_them_by_its_votes(tmp_path, half_space):
@@ -37,9 +37,9 @@ def test_a_run_tells_them_by_its_votes(tmp_path, half_space):
         progress=False,
         seed=0,
     )
-    pilot = read_pilot(run.path, Gaussian(0.5), samples=1)
-    np.testing.assert_allclose(pilot.probabilities, [0.5793, 0.8413], atol=0.02)
-    assert pilot.rate == pytest.approx(2 * 20_100 / sum(row["seconds"] for row in run.rows()))
+    pilot = find_pilot(run.path)
+    np.testing.assert_allclose(guess_probabilities(pilot, Gaussian(0.5)), [0.5793, 0.8413], atol=0.02)
+    assert sampling_rate(pilot, 1) == pytest.approx(2 * 20_100 / sum(row["seconds"] for row in run.rows()))
 
 
 @pytest.mark.parametrize("procedure", [Anytime(radius=0.25), Staged(radius=0.25, stages=(100, 1000, 10_000))])
@@ -98,4 +98,4 @@ def test_what_does_not_fit_is_refused(run, log, tmp_path, options, message):
 def test_a_pilot_is_one_certification(log, tmp_path):
     (tmp_path / "other").write_text(LOG)
     with pytest.raises(UsageError, match=r"one pilot, but .* holds 2"):
-        read_pilot(tmp_path, Gaussian(0.5), 1)
+        find_pilot(tmp_path)

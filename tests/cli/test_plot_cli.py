@@ -13,10 +13,10 @@ from scipy import stats
 from smoothcert import Anytime, Cohen, Gaussian, Smoothed, certify_dataset, data, models
 from smoothcert.cli.pictures import KINDS, PlotOptions
 from smoothcert.models import CheckpointInfo, save_checkpoint
-from smoothcert.report.load import run_outcomes
 from smoothcert.report.metrics import average_certified_radius
+from smoothcert.report.recompute import outcomes_of
 from smoothcert.store import load_run
-from smoothcert.store.copies import noisy_copies
+from smoothcert.store.noisy_copies import noisy_copies
 from smoothcert.types import RunError, UsageError
 
 DIGITS = data.load("digits", split="test")
@@ -63,7 +63,7 @@ def test_the_effect_of_a_setting_of_the_run(runs):
     (line,) = [line for line in left.get_lines() if line.get_marker() == "o"]
     acr = {100: [], 1100: []}
     for path in (runs / "runs").iterdir():
-        acr[int(path.name.rsplit("-", 1)[1])].append(average_certified_radius(run_outcomes(load_run(path))))
+        acr[int(path.name.rsplit("-", 1)[1])].append(average_certified_radius(outcomes_of(load_run(path))))
     assert line.get_xdata().tolist() == [100, 1100]
     assert line.get_ydata() == pytest.approx([np.mean(acr[100]), np.mean(acr[1100])])
     assert left.get_xscale() == "log"

@@ -12,8 +12,7 @@ from smoothcert import Cohen, Gaussian, Smoothed, data, load_run
 from smoothcert.cli.demo import summary
 from smoothcert.data.subset import data_fingerprint
 from smoothcert.evaluate import certify_dataset
-from smoothcert.report.metrics import Outcomes
-from smoothcert.store import write_run
+from smoothcert.store import Outcomes, write_run
 
 LOG = "idx\tlabel\tpredict\tradius\tcorrect\ttime\n0\t3\t3\t0.5\t1\t1.5\n1\t2\t2\t0.25\t1\t1.5\n"
 

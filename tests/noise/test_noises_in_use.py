@@ -9,7 +9,8 @@ import torch
 from smoothcert import Cohen, Smoothed, certify_dataset, data, load_run, models
 from smoothcert.models import CheckpointInfo, load_checkpoint, save_checkpoint
 from smoothcert.noise import Discrete, Gaussian, Uniform
-from smoothcert.report.load import run_outcomes, sampling_limit
+from smoothcert.report.recompute import outcomes_of
+from smoothcert.store import Result
 from smoothcert.training import METHODS, train
 from smoothcert.training.recipes import load_recipe
 from smoothcert.training.run import train_recipe
@@ -64,12 +65,12 @@ def test_training_writes_the_noise_and_certifying_takes_it(run, trained, tmp_pat
         assert stored.config["procedure"]["norm"] == norm.value
         assert {row["norm"] for row in stored.rows()} == {norm.value}
         assert {(row["arithmetic"], row["offset"]) for row in stored.rows()} == {("exact", 0.0)}  # k/16 is exact
-        assert run_outcomes(stored).norm is norm
+        assert outcomes_of(stored).norm is norm
         named = {Norm.L0: "ℓ0 radius", Norm.L1: "ℓ1 radius", Norm.LINF: "ℓ∞ radius"}
         assert named.get(norm, "ACR | 0.00") in out.splitlines()[0]
         for row in stored.rows():
             assert row["radius"] == noise.radius(row["p_lower"], norm, 64)
-        limit = sampling_limit(stored)
+        limit = Result(stored.name, stored).sampling_limit
         if norm is Norm.LINF:  # depends on the size of an input, which a run does not tell
             assert limit is None
         else:

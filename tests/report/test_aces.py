@@ -17,20 +17,21 @@ from smoothcert.evaluate import certify_dataset
 from smoothcert.report.aces import (
     Components,
     check_comparable,
+    components_from_votes,
     compose,
+    load_components,
+    load_single,
     natural_accuracy,
     pareto,
     predictions,
     selection_counts,
     signed_selection_radius,
 )
-from smoothcert.report.aces_load import load_components, load_single
-from smoothcert.report.aces_plots import entropy_figure, pareto_figure, selection_figure
-from smoothcert.report.aces_tables import aces_table, parse_thetas, render_aces
-from smoothcert.report.aces_votes import components_from_votes
-from smoothcert.report.metrics import Outcomes, average_certified_radius, certified_accuracy
+from smoothcert.report.figures.aces import entropy_figure, pareto_figure, selection_figure
+from smoothcert.report.metrics import average_certified_radius, certified_accuracy
+from smoothcert.report.tables.aces import aces_table, parse_thetas, render_aces
 from smoothcert.stats import lower_bound
-from smoothcert.store import read_log, write_run
+from smoothcert.store import Outcomes, read_log, write_run
 from smoothcert.types import Norm, RunError, UsageError
 
 PREFIX = "aces-cifar10-consistency-025/cifar10_consistency_025"

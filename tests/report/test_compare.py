@@ -11,13 +11,12 @@ from rich.console import Console
 from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.multitest import multipletests
 
-from smoothcert.report import compare as module
-from smoothcert.report.compare import compare, holm, verdict
-from smoothcert.report.compare_tables import render_comparison, rich_comparison
-from smoothcert.report.layout import FORMATS
-from smoothcert.report.metrics import Outcomes, average_certified_radius
-from smoothcert.report.origins import Origin
-from smoothcert.store import read_log
+from smoothcert.report import comparison as module
+from smoothcert.report.comparison import compare, holm, verdict
+from smoothcert.report.metrics import average_certified_radius
+from smoothcert.report.tables.comparison import render_comparison, rich_comparison
+from smoothcert.report.tables.layout import FORMATS
+from smoothcert.store import Origin, Outcomes, read_log
 from smoothcert.types import Norm, UsageError
 
 

@@ -7,10 +7,9 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from smoothcert.report.confidence_plots import Confidence, confidence_figure
-from smoothcert.report.evidence import Evidence, load_evidence, setting
-from smoothcert.report.sample_plots import Samples, samples_figure
-from smoothcert.store import write_run
+from smoothcert.report.figures.confidence import Confidence, confidence_figure
+from smoothcert.report.figures.samples import Samples, samples_figure
+from smoothcert.store import Result, find_results, flat_config, write_run
 from smoothcert.types import RunError, UsageError
 
 CONFIG = {"kind": "certification", "noise": {"name": "gaussian", "sigma": 0.5}, "procedure": {"name": "cohen"}}
@@ -32,8 +31,8 @@ def write(path, *, outcome=None, **changes):
     return write_run(path, pa.table({key: column for key, column in columns.items() if column is not None}), CONFIG, {})
 
 
-def load(path) -> Evidence:
-    (found,) = load_evidence([path])
+def load(path) -> Result:
+    (found,) = find_results([path])
     return found
 
 
@@ -141,12 +140,12 @@ def test_equal_names_are_told_apart_and_paths_read_once(tmp_path):
         (tmp_path / folder).parent.mkdir(parents=True, exist_ok=True)
         write(tmp_path / folder)
     paths = [tmp_path / "a/x/run", tmp_path / "b/x/run", tmp_path / "b/other", tmp_path / "b" / "x"]
-    assert [each.name for each in load_evidence(paths)] == ["a/x/run", "b/x/run", "other"]
+    assert [each.name for each in find_results(paths)] == ["a/x/run", "b/x/run", "other"]
 
 
 def test_settings_by_dotted_key():
-    assert setting(CONFIG, "noise.sigma", "run") == 0.5
-    with pytest.raises(UsageError, match=r"unknown setting of run 'noise\.sigm'; did you mean 'noise\.sigma'"):
-        setting(CONFIG, "noise.sigm", "run")
-    with pytest.raises(UsageError, match="unknown setting of run 'noise'"):
-        setting(CONFIG, "noise", "run")
+    assert flat_config(CONFIG, "noise.sigma", "run") == 0.5
+    with pytest.raises(UsageError, match=r"unknown flat_config of run 'noise\.sigm'; did you mean 'noise\.sigma'"):
+        flat_config(CONFIG, "noise.sigm", "run")
+    with pytest.raises(UsageError, match="unknown flat_config of run 'noise'"):
+        flat_config(CONFIG, "noise", "run")

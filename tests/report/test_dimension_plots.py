@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from smoothcert.report.dimension_plots import DIMENSIONS, scale_limit_figure
-from smoothcert.report.style import save_figure
+from smoothcert.report.figures.dimension import DIMENSIONS, scale_limit_figure
+from smoothcert.report.figures.style import save_figure
 from smoothcert.stats.dimension import scale_limit, worst_case_probability
 from smoothcert.types import UsageError
 

@@ -7,8 +7,8 @@ import statistics
 import numpy as np
 import pytest
 
-from smoothcert.report.effect_plots import effect_figure
-from smoothcert.report.metrics import Outcomes
+from smoothcert.report.figures.effects import effect_figure
+from smoothcert.store import Outcomes
 from smoothcert.types import Norm, UsageError
 
 

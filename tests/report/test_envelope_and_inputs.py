@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from smoothcert.report.input_plots import scales_figure
-from smoothcert.report.metrics import Outcomes, average_certified_radius, certified_accuracy, envelope
-from smoothcert.report.plots import certified_accuracy_figure
-from smoothcert.report.style import save_figure
+from smoothcert.report.figures.curves import certified_accuracy_figure
+from smoothcert.report.figures.inputs import scales_figure
+from smoothcert.report.figures.style import save_figure
+from smoothcert.report.metrics import average_certified_radius, certified_accuracy, envelope
+from smoothcert.store import Outcomes
 from smoothcert.types import UsageError
 
 

@@ -17,16 +17,15 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from smoothcert import data
-from smoothcert.report.html import embedded_json, report_html
-from smoothcert.report.load import load_outcomes
-from smoothcert.report.metrics import Outcomes, certified_accuracy, certified_counts
-from smoothcert.report.page_data import MOST_STEPS, curve_grid, floored, votes_payload
-from smoothcert.report.page_groups import groups
-from smoothcert.report.page_images import group_images
-from smoothcert.report.page_sources import Source, load_sources
-from smoothcert.report.page_table import usual_radii
-from smoothcert.report.tables import accuracy_table, render
-from smoothcert.store import load_run, write_run
+from smoothcert.report.metrics import certified_accuracy, certified_counts
+from smoothcert.report.page.groups import groups
+from smoothcert.report.page.html import embedded_json, report_html
+from smoothcert.report.page.images import group_images
+from smoothcert.report.page.overview import usual_radii
+from smoothcert.report.page.payload import MOST_STEPS, curve_grid, floored, votes_payload
+from smoothcert.report.recompute import load_outcomes
+from smoothcert.report.tables.accuracy import accuracy_table, render
+from smoothcert.store import Outcomes, Result, find_results, load_run, write_run
 from smoothcert.types import Norm, RunError, UsageError
 
 LOG = "idx\tlabel\tpredict\tradius\tcorrect\ttime\n"
@@ -193,8 +192,8 @@ def test_runs_over_other_inputs_are_compared_where_they_meet(tmp_path):
         log(tmp_path / "even", [(i, 3, 3, 0.25 * (i > 4)) for i in range(0, 10, 2)]),
         log(tmp_path / "other-labels", [(i, 4, 4, 0.5) for i in range(10)]),
     ]
-    shown = groups(load_sources(paths))
-    assert [[source.name for source in group.sources] for group in shown] == [["all", "even"], ["other-labels"]]
+    shown = groups(find_results(paths))
+    assert [[result.name for result in group.results] for group in shown] == [["all", "even"], ["other-labels"]]
     assert shown[0].index.tolist() == [0, 2, 4, 6, 8]
     assert shown[0].notes == [
         "all is compared over 5 of its 10 inputs, those that all runs here share; the other 5 are left out."
@@ -204,9 +203,11 @@ def test_runs_over_other_inputs_are_compared_where_they_meet(tmp_path):
 
 
 def test_norms_are_shown_apart(tmp_path, digits_runs):
-    source = load_sources([digits_runs / "small"])[0]
-    outcomes = Outcomes("tiny", [0], [1], [1], [0.00123456], Norm.LINF)
-    other = Source(tmp_path, outcomes, pa.table({"index": [0]}))
+    source = find_results([digits_runs / "small"])[0]
+    row = {"index": 0, "label": 1, "predict": 1, "radius": 0.00123456, "norm": "linf"}
+    run = write_run(tmp_path / "tiny", pa.Table.from_pylist([row]), {"kind": "imported certification"}, {})
+    other = Result("tiny", run)
+    outcomes = other.outcomes
     assert [group.norm for group in groups([source, other])] == [Norm.L2, Norm.LINF]
     assert floored(outcomes.radius, 6).tolist() == [1234]
 
@@ -216,7 +217,7 @@ def test_equal_names_are_told_apart(tmp_path):
         (tmp_path / folder).mkdir()
         log(tmp_path / folder / "sigma", [(0, 1, 1, 0.5)])
     paths = [tmp_path / "x", tmp_path / "y" / "sigma", tmp_path / "y" / "sigma"]
-    assert [source.name for source in load_sources(paths)] == ["x/sigma", "y/sigma", "y/sigma (2)"]
+    assert [source.name for source in find_results(paths)] == ["x/sigma", "y/sigma"]
 
 
 def test_images_are_the_certified_ones(digits_runs):
@@ -264,7 +265,7 @@ def test_images_keep_to_their_size_and_budget(tmp_path):
     np.savez(tmp_path / "large.npz", x=images, y=np.zeros(60, int), class_names=["<b>zero</b>"])
     large = data.load(tmp_path / "large.npz")
     path = log(tmp_path / "sigma", [(i, 0, 0, 0.5) for i in range(60)])
-    (group,) = groups(load_sources([path]))
+    (group,) = groups(find_results([path]))
     found = group_images(group, None, large, budget=10**7)
     assert (found.payload["height"], found.payload["width"], found.payload["smaller"]) == (64, 32, True)
     assert found.payload["lossy"] is False
@@ -288,21 +289,21 @@ def damaged(tmp_path, digits_runs, **columns):
 @pytest.mark.parametrize(
     ("columns", "problem"),
     [
-        ({"radius": float("nan")}, "input 12 holds a radius that is no number from 0 up"),
-        ({"radius": -0.5}, "input 12 holds a radius that is no number from 0 up"),
+        ({"radius": float("nan")}, "input 12 has a radius that is not a number from 0"),
+        ({"radius": -0.5}, "input 12 has a radius that is not a number from 0"),
         ({"radius": None}, "input 12 has no radius"),
         ({"label": None}, "input 12 has no label"),
-        ({"label": 10}, "input 12 holds a class beyond the 10 there are"),
-        ({"predict": -2}, "input 12 holds a negative index or class"),
-        ({"predict": -1, "radius": 0.25}, "input 12 abstains, but holds a radius above 0"),
+        ({"label": 10}, "input 12 has a label beyond the 10 classes"),
+        ({"predict": -2}, "input 12 has a negative predict"),
+        ({"predict": -1, "radius": 0.25}, "input 12 abstains, but has a radius above 0"),
         ({"index": 8}, "input 8 appears twice"),
-        ({"index": None}, "row 125 has no index"),
-        ({"norm": "l3"}, "input 12 holds an invalid norm"),
-        ({"guarantee": "all"}, "input 12 holds an invalid guarantee"),
-        ({"arithmetic": "double"}, "input 12 holds an invalid arithmetic"),
-        ({"counts": [201] + [0] * 9}, "input 12 holds votes that are negative or more than its samples"),
-        ({"counts": [-1] + [0] * 9}, "input 12 holds votes that are negative"),
-        ({"p_lower": float("inf")}, "input 12 holds a p_lower that is no number"),
+        ({"index": None}, "row 4 has no index"),
+        ({"norm": "l3"}, "input 12 has an invalid norm"),
+        ({"guarantee": "all"}, "input 12 has an invalid guarantee"),
+        ({"arithmetic": "double"}, "input 12 has an invalid arithmetic"),
+        ({"counts": [201] + [0] * 9}, "input 12 has counts that are negative or more than its samples"),
+        ({"counts": [-1] + [0] * 9}, "input 12 has counts that are negative"),
+        ({"p_lower": float("inf")}, "input 12 has a p_lower that is not a number"),
     ],
 )
 def test_damaged_rows_are_named(tmp_path, digits_runs, columns, problem):
@@ -327,9 +328,11 @@ def test_empty_and_missing(tmp_path, digits_runs):
         report_html([tmp_path / "nothing"])
 
 
-def test_strange_configurations_do_not_stop_a_report(tmp_path, digits_runs):
+def test_unknown_settings_are_shown_and_wrong_ones_refused(tmp_path, digits_runs):
     table = load_run(digits_runs / "small").table()
-    config = {"kind": "certification", "noise": "none", "procedure": {"name": "cohen"}, "data": 7, "x": float("nan")}
+    config = {"kind": "certification", "procedure": {"name": "cohen"}, "x": float("nan")}
+    with pytest.raises(RunError, match=r"wrong/run\.json is damaged: noise: "):
+        report_html([write_run(tmp_path / "wrong", table, {**config, "noise": "none"}, {}).path])
     path = write_run(tmp_path / "strange", table, config, {}).path
     info = json.loads((path / "run.json").read_text())
     del info["sha256"]  # written by hand
@@ -340,20 +343,20 @@ def test_strange_configurations_do_not_stop_a_report(tmp_path, digits_runs):
     assert group["images"] is None
 
 
-@pytest.mark.parametrize("noise", [{"name": ["gaussian"]}, {"name": "gaussian", "sigma": float("nan")}, {"name": None}])
-def test_a_noise_that_cannot_be_drawn_is_not(tmp_path, digits_runs, noise):
+def test_an_unknown_noise_is_not_drawn(tmp_path, digits_runs):
     table = load_run(digits_runs / "small").table()
-    config = {"kind": "certification", "noise": noise, "procedure": {"name": "cohen"}, "experts": [7]}
-    path = write_run(tmp_path / "strange", table, config, {}).path
-    (group,) = payload(report_html([path]))["groups"]
-    assert group["runs"][0]["noise"] is None
+    for number, name in enumerate(["laplace", None]):
+        config = {"kind": "certification", "noise": {"name": name}, "procedure": {"name": "cohen"}}
+        path = write_run(tmp_path / str(number), table, config, {}).path
+        (group,) = payload(report_html([path]))["groups"]
+        assert group["runs"][0]["noise"] is None
 
 
 def test_certified_sets_of_the_page_agree_with_the_table(digits_runs):
     """The page compares whole numbers; they must select the inputs that the table counts."""
     (group,) = payload(report_html([digits_runs], radii=[0, 0.05, 0.1, 0.2]))["groups"]
     label = np.array(group["label"])
-    for source, run in zip(load_sources([digits_runs]), group["runs"], strict=True):
+    for source, run in zip(find_results([digits_runs]), group["runs"], strict=True):
         for radius in group["table"]["radii"]:
             right = (np.array(run["predict"]) == label) & (np.array(run["radius"]) >= np.ceil(radius * 1e4 - 1e-6))
             assert right.sum() == certified_counts(source.outcomes, radius)[0]

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from smoothcert import data
-from smoothcert.report.html import report_html, write_report
+from smoothcert.report.page.html import report_html, write_report
 
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 from playwright.sync_api import sync_playwright

@@ -10,8 +10,17 @@ from html.parser import HTMLParser
 import pytest
 from rich.console import Console
 
-from smoothcert.report import layout
-from smoothcert.report.layout import Cell, Column, Line, Sheet, latex_name, markdown_name, render_sheet, rich_sheet
+from smoothcert.report.tables import layout
+from smoothcert.report.tables.layout import (
+    Cell,
+    Column,
+    Line,
+    Sheet,
+    latex_name,
+    markdown_name,
+    render_sheet,
+    rich_sheet,
+)
 from smoothcert.types import UsageError
 
 UGLY = r'a|b_c & <b>"50%"</b> #1 [x] \~^{}$*'

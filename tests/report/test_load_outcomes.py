@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from smoothcert.report.load import load_outcomes
+from smoothcert.report.recompute import load_outcomes
 from smoothcert.store import write_run
 from smoothcert.store.run import SCHEMA, load_run
 from smoothcert.types import RunError, UsageError
@@ -45,23 +45,23 @@ def test_whole_runs(tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"radius": float("nan")}, "radii must be finite and not negative, but input 10 has nan"),
-        ({"radius": None}, "but input 10 has nan"),
-        ({"radius": -1.0}, "but input 10 has -1.0"),
-        ({"label": None}, "label must hold a whole number for every input, but input 10 has none"),
-        ({"label": -1}, "but input 10 has the label -1"),
-        ({"predict": -3}, "but input 10 has the predict -3"),
-        ({"predict": -1}, "must have radius 0, but input 10 has 0.5"),
-        ({"index": 0}, "the index 0 appears twice"),
-        ({"norm": None}, "input 10 has a radius without a norm"),
-        ({"norm": "l7"}, "input 10 has the norm 'l7', which does not exist"),
-        ({"guarantee": "all"}, "input 10 has the guarantee 'all', which does not exist"),
-        ({"arithmetic": "double"}, "input 10 has the arithmetic 'double', which does not exist"),
+        ({"radius": float("nan")}, "input 10 has a radius that is not a number"),
+        ({"radius": None}, "input 10 has no radius"),
+        ({"radius": -1.0}, "input 10 has a radius that is not a number"),
+        ({"label": None}, "input 10 has no label"),
+        ({"label": -1}, "input 10 has a negative label"),
+        ({"predict": -3}, "input 10 has a negative predict"),
+        ({"predict": -1}, "input 10 abstains, but has a radius above 0"),
+        ({"index": 0}, "the row of input 0 appears twice"),
+        ({"norm": None}, "input 10 has an invalid norm"),
+        ({"norm": "l7"}, "input 10 has an invalid norm"),
+        ({"guarantee": "all"}, "input 10 has an invalid guarantee"),
+        ({"arithmetic": "double"}, "input 10 has an invalid arithmetic"),
     ],
 )
 def test_damaged_rows(tmp_path, change, said):
     path = stored(tmp_path / "run-7", **change)
-    with pytest.raises(RunError, match=f"run-7 is damaged: .*{said}"):
+    with pytest.raises(RunError, match=f"run-7/part-000000.parquet is damaged: .*{said}"):
         load_outcomes([path])
 
 

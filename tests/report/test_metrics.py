@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from statsmodels.stats.proportion import proportion_confint
 
 from smoothcert.report import metrics
+from smoothcert.report.intervals import wilson_interval
 from smoothcert.report.metrics import (
-    Outcomes,
     abstention_rate,
     acr_text,
     average_certified_radius,
@@ -23,8 +23,8 @@ from smoothcert.report.metrics import (
     common_norm,
     curve,
     parse_radii,
-    wilson_interval,
 )
+from smoothcert.store import Outcomes
 from smoothcert.types import Norm, UsageError
 
 
@@ -93,14 +93,14 @@ def test_curve_is_the_step_function(answers):
         (([], [], [], []), "no inputs"),
         ((0, 1, 1, 0.5), "no inputs"),
         (([0, 0], [1, 1], [1, 1], [0.5, 0.5]), "twice"),
-        (([0], [1.5], [1], [0.5]), "label must hold a whole number"),
-        (([0], [-1], [-1], [0.0]), "classes count from 0"),
-        (([0], [1], [-2], [0.0]), "classes count from 0"),
-        (([0], [1], [1], [float("nan")]), "finite and not negative"),
-        (([0], [1], [1], [float("inf")]), "finite and not negative"),
-        (([0], [1], [1], [-0.5]), "finite and not negative"),
-        (([0], [1], [1], ["far"]), "radius must hold a number"),
-        (([0], [1], [-1], [0.5]), "must have radius 0"),
+        (([0], [1.5], [1], [0.5]), "its column label has a value that is not int64"),
+        (([0], [-1], [-1], [0.0]), "input 0 has a negative label"),
+        (([0], [1], [-2], [0.0]), "input 0 has a negative predict"),
+        (([0], [1], [1], [float("nan")]), "input 0 has a radius that is not a number from 0 to 1e15"),
+        (([0], [1], [1], [float("inf")]), "input 0 has a radius that is not a number from 0 to 1e15"),
+        (([0], [1], [1], [-0.5]), "input 0 has a radius that is not a number from 0 to 1e15"),
+        (([0], [1], [1], ["far"]), "its column radius holds string and not double"),
+        (([0], [1], [-1], [0.5]), "input 0 abstains, but has a radius above 0"),
     ],
 )
 def test_impossible_outcomes_are_refused(arrays, said):
@@ -111,16 +111,16 @@ def test_impossible_outcomes_are_refused(arrays, said):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"index": [7, 8, 7]}, "the index 7 appears twice"),
-        ({"label": [0, 1, -4]}, "but input 9 has the label -4"),
-        ({"predict": [0, -2, 1]}, "but input 8 has the predict -2"),
-        ({"radius": [0.5, float("nan"), 0.1]}, "but input 8 has nan"),
-        ({"radius": [0.5, 0.1, -0.25]}, "but input 9 has -0.25"),
-        ({"predict": [0, 1, -1]}, "must have radius 0, but input 9 has 0.1"),
-        ({"label": [0, None, 1]}, "label must hold a whole number for every input, but input 8 has none"),
+        ({"index": [7, 8, 7]}, "the row of input 7 appears twice"),
+        ({"label": [0, 1, -4]}, "input 9 has a negative label"),
+        ({"predict": [0, -2, 1]}, "input 8 has a negative predict"),
+        ({"radius": [0.5, float("nan"), 0.1]}, "input 8 has a radius that is not"),
+        ({"radius": [0.5, 0.1, -0.25]}, "input 9 has a radius that is not"),
+        ({"predict": [0, 1, -1]}, "input 9 abstains, but has a radius above 0"),
+        ({"label": [0, None, 1]}, "input 8 has no label"),
         (
             {"predict": [0.0, 1.0, float("nan")]},
-            "predict must hold a whole number for every input, but input 9 has none",
+            "its column predict has a value that is not int64",
         ),
     ],
 )
@@ -136,7 +136,7 @@ def test_from_table():
     assert Outcomes.from_table("run", pa.table(columns)).norm is None
     assert (run.index.item(), run.label.item(), run.predict.item(), run.radius.item()) == (7, 3, 3, 0.5)
     assert run.norm is Norm.LINF
-    with pytest.raises(UsageError, match="label must hold a whole number for every input"):
+    with pytest.raises(UsageError, match=r"row of input 7 has no label|its column label"):
         Outcomes.from_table("run", pa.table({**columns, "label": pa.array([None], pa.int64())}))
     with pytest.raises(UsageError, match=r"run has no label and no radius; .* needs index, label, predict, radius"):
         Outcomes.from_table("run", pa.table({"index": [7], "predict": [3]}))
@@ -157,12 +157,6 @@ def test_common_norm(run):
 def test_wilson_interval_agrees_with_statsmodels(successes, total, confidence):
     expected = proportion_confint(successes, total, alpha=1 - confidence, method="wilson")
     assert wilson_interval(successes, total, confidence) == pytest.approx(expected, abs=1e-12)
-
-
-@pytest.mark.parametrize(("successes", "total", "confidence"), [(0, 0, 0.95), (3, 2, 0.95), (-1, 2, 0.95), (1, 2, 1.0)])
-def test_wilson_interval_refuses(successes, total, confidence):
-    with pytest.raises(UsageError):
-        wilson_interval(successes, total, confidence)
 
 
 @pytest.mark.parametrize(

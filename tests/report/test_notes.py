@@ -20,23 +20,23 @@ from rich.console import Console
 from smoothcert import Cohen, Gaussian, Smoothed, Uniform, certify_dataset, data, load_run
 from smoothcert.report import notes as module
 from smoothcert.report.aces import Components
-from smoothcert.report.aces_plots import pareto_figure
-from smoothcert.report.aces_tables import CHOSEN_THETA, aces_table, render_aces, rich_aces
-from smoothcert.report.compare import compare, verdict
-from smoothcert.report.compare_tables import render_comparison
-from smoothcert.report.corruption_plots import type_figure
-from smoothcert.report.corruption_tables import corruption_sheet
+from smoothcert.report.comparison import compare, verdict
 from smoothcert.report.corruptions import SuiteResults
-from smoothcert.report.effect_plots import effect_figure
-from smoothcert.report.layout import render_sheet
-from smoothcert.report.load import load_outcomes
-from smoothcert.report.metadata import UNKNOWN, Metadata
-from smoothcert.report.metrics import Outcomes
+from smoothcert.report.figures.aces import pareto_figure
+from smoothcert.report.figures.corruptions import type_figure
+from smoothcert.report.figures.curves import certified_accuracy_figure
+from smoothcert.report.figures.effects import effect_figure
 from smoothcert.report.notes import CHOSEN, Subject, chosen, expected_errors, markers, notes, subjects, upwards
-from smoothcert.report.plots import certified_accuracy_figure
-from smoothcert.report.tables import accuracy_table, render, rich_table
+from smoothcert.report.recompute import load_outcomes
+from smoothcert.report.tables.accuracy import accuracy_table, render, rich_table
+from smoothcert.report.tables.aces import CHOSEN_THETA, aces_table, render_aces, rich_aces
+from smoothcert.report.tables.comparison import render_comparison
+from smoothcert.report.tables.corruptions import corruption_sheet
+from smoothcert.report.tables.layout import render_sheet
 from smoothcert.stats import lower_bound
+from smoothcert.store import Outcomes
 from smoothcert.store.logs import write_log
+from smoothcert.store.outcomes import UNKNOWN, Metadata
 from smoothcert.types import Norm, UsageError
 
 GLOBAL, POINTWISE = (Metadata(guarantee=(kind,), arithmetic=("float",)) for kind in ("global", "pointwise"))

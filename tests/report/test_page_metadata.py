@@ -8,7 +8,7 @@ import re
 import pyarrow as pa
 import pytest
 
-from smoothcert.report.html import report_html
+from smoothcert.report.page.html import report_html
 from smoothcert.store import load_run, write_run
 from smoothcert.store.logs import write_log
 

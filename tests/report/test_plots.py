@@ -9,9 +9,10 @@ import sys
 import numpy as np
 import pytest
 
-from smoothcert.report.metrics import Outcomes, certified_accuracy
-from smoothcert.report.plots import certified_accuracy_figure
-from smoothcert.report.style import save_figure
+from smoothcert.report.figures.curves import certified_accuracy_figure
+from smoothcert.report.figures.style import save_figure
+from smoothcert.report.metrics import certified_accuracy
+from smoothcert.store import Outcomes
 from smoothcert.types import Norm, SmoothcertError, UsageError
 
 

@@ -12,10 +12,9 @@ import torch
 from smoothcert import Cohen, Discrete, Gaussian, Smoothed, Uniform, certify_dataset, data, load_run
 from smoothcert.certify import Anytime, Memory, PerInput
 from smoothcert.report import recompute as module
-from smoothcert.report.load import load_outcomes, run_outcomes
-from smoothcert.report.recompute import recompute
+from smoothcert.report.recompute import load_outcomes, outcomes_of, recompute
 from smoothcert.sampling.sigma import GridSigma, OptimizeSigma
-from smoothcert.store import write_run
+from smoothcert.store import Result, write_run
 from smoothcert.types import RunError, UsageError
 
 
@@ -59,7 +58,7 @@ def test_a_tenth_of_the_samples(model, digits, long, tmp_path):
     assert len(anew.rows()) == 9
     assert_same(recompute(long, n=10_000), anew)
     with pytest.raises(AssertionError):  # the runs do differ
-        assert_same(run_outcomes(long), anew)
+        assert_same(outcomes_of(long), anew)
 
 
 def test_another_alpha(model, digits, long, tmp_path):
@@ -68,8 +67,8 @@ def test_another_alpha(model, digits, long, tmp_path):
     assert_same(recompute(anew, n=1_000), anew)
     assert_same(recompute(anew), anew)
     stricter = recompute(long, alpha=1e-6)
-    assert (stricter.radius <= run_outcomes(long).radius).all()
-    assert stricter.radius.sum() < run_outcomes(long).radius.sum()
+    assert (stricter.radius <= outcomes_of(long).radius).all()
+    assert stricter.radius.sum() < outcomes_of(long).radius.sum()
 
 
 @pytest.mark.parametrize("noise", [Uniform(0.5), Discrete(0.6, levels=2)], ids=lambda noise: noise.name)
@@ -92,7 +91,7 @@ def test_exact_noise(model, digits, tmp_path, noise):
     for older in (table.drop(["offset"]), table.set_column(table.column_names.index("offset"), "offset", [[None] * 9])):
         path = tmp_path / f"older-{len(older.column_names)}"
         write_run(path, older, runs[0].config, {})
-        found, known = recompute(load_run(path)), run_outcomes(runs[0])
+        found, known = recompute(load_run(path)), outcomes_of(runs[0])
         assert (found.radius >= known.radius).all()
         assert found.radius == pytest.approx(known.radius, abs=1e-4)
         assert (found.radius[known.radius > 0] > known.radius[known.radius > 0]).all()
@@ -108,9 +107,9 @@ def test_a_scale_for_every_input(model, digits, tmp_path, grid):
 
 
 def test_what_the_outcomes_know(long):
-    found = recompute(long, n=10_000, alpha=0.01, name="shorter")
-    assert (found.name, found.origin.n, found.origin.alpha, found.origin.scale) == ("shorter", 10_000, 0.01, 0.35)
-    assert run_outcomes(long).origin.n == 100_000
+    found = recompute(long, n=10_000, alpha=0.01)
+    assert (found.name, found.origin.n, found.origin.alpha, found.origin.scale) == (long.name, 10_000, 0.01, 0.35)
+    assert outcomes_of(long).origin.n == 100_000
     assert 0 < found.natural <= 9
 
 
@@ -135,8 +134,11 @@ def test_refusals(model, digits, long, tmp_path):
     ):
         recompute(long, n=20_000)
     largest = certified(Smoothed(model, Gaussian(0.25)), digits, tmp_path / "linf", Cohen(n=100, norm="linf"))
-    with pytest.raises(UsageError, match="ℓ∞ radii, which depend on the size of an input"):
-        recompute(largest, alpha=0.01)
+    assert_same(recompute(largest), largest)
+    earlier = write_run(tmp_path / "earlier", largest.table(), largest.config, {})
+    assert Result("earlier", earlier).sampling_limit is None
+    with pytest.raises(UsageError, match="ℓ∞ radii, which depend on the size of an input that earlier versions"):
+        recompute(earlier, alpha=0.01)
     early = certified(Smoothed(model, Gaussian(0.25)), digits, tmp_path / "anytime", Anytime(radius=0.1, n_max=100))
     with pytest.raises(UsageError, match=r"certified by anytime, .* only runs with a fixed n"):
         recompute(early, alpha=0.01)
@@ -156,9 +158,9 @@ def test_refusals(model, digits, long, tmp_path):
     ("column", "value", "said"),
     [
         ("counts", [1, 2], "the votes of input 120 are not 100,000 votes for 10 classes"),
-        ("counts", [100_001, *[0] * 9], "the votes of input 120"),
+        ("counts", [100_001, *[0] * 9], "the row of input 120 has counts that are negative or more"),
         ("counts", None, "the votes of input 120"),
-        ("selection", [-1, *[0] * 9], "the selection votes of input 120 are not 100 votes for 10 classes"),
+        ("selection", [-1, *[0] * 9], "the row of input 120 has selection that are negative"),
         ("checkpoints", [], "the votes at n = 1,000 of input 120"),
     ],
 )
@@ -170,7 +172,7 @@ def test_damaged_votes_are_named(long, tmp_path, column, value, said):
     damaged = write_run(
         tmp_path / "damaged", table.set_column(place, column, pa.array(values, table[column].type)), long.config, {}
     )
-    with pytest.raises(RunError, match=f"damaged is damaged: {said}"):
+    with pytest.raises(RunError, match=f"damaged(/part-000000.parquet)? is damaged: {said}"):
         recompute(damaged, n=1_000 if column == "checkpoints" else None)
 
 

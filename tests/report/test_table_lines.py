@@ -12,14 +12,14 @@ import pytest
 from rich.console import Console
 
 from smoothcert import Cohen, Gaussian, Smoothed, Uniform, certify_dataset
-from smoothcert.report import gather, table_styles
-from smoothcert.report.gather import gather_seeds
-from smoothcert.report.load import load_outcomes, run_outcomes
-from smoothcert.report.metrics import Outcomes, average_certified_radius, parse_radii
-from smoothcert.report.origins import Origin, origin_of
-from smoothcert.report.table_styles import TABLE_STYLES
-from smoothcert.report.tables import accuracy_table, render, rich_table
-from smoothcert.store import load_run, read_log
+from smoothcert.report.metrics import average_certified_radius, parse_radii
+from smoothcert.report.recompute import load_outcomes, outcomes_of
+from smoothcert.report.tables import grouping as gather
+from smoothcert.report.tables import styles as table_styles
+from smoothcert.report.tables.accuracy import accuracy_table, render, rich_table
+from smoothcert.report.tables.grouping import gather_seeds
+from smoothcert.report.tables.styles import TABLE_STYLES
+from smoothcert.store import Origin, Outcomes, Result, load_run, read_log
 from smoothcert.types import UsageError
 
 
@@ -239,16 +239,16 @@ def training(recipe, seed, settings="abc"):
 def test_origins_of_runs(certified):
     for noise, scale in ((Gaussian(0.25), 0.25), (Uniform(1.5), 1.5)):
         run = certified(noise.name, noise)
-        origin = origin_of(run)
+        origin = Result(run.name, run).origin()
         assert (origin.noise, origin.scale, origin.n, origin.alpha) == (noise.name, scale, 100, 0.001)
         assert origin.seeds == (0,)
-    assert origin_of(run, n=10).n == 10
+    assert Result(run.name, run).origin(n=10).n == 10
 
 
 def test_runs_of_two_noise_seeds_are_one_line(certified):
     runs = [certified(f"seed-{i}", Gaussian(0.25), seed=i) for i in range(2)]
     runs += [certified("more", Gaussian(0.25), seed=9, n=1_000), certified("wider", Gaussian(0.5))]
-    outcomes = [run_outcomes(run) for run in runs]
+    outcomes = [outcomes_of(run) for run in runs]
     assert [len(line.runs) for line in gather_seeds(outcomes)] == [2, 1, 1]
     assert [len(line.runs) for line in gather_seeds(load_outcomes([run.path for run in runs[:3]], n=100))] == [3]
 
@@ -256,7 +256,7 @@ def test_runs_of_two_noise_seeds_are_one_line(certified):
 def test_runs_of_two_training_seeds_are_one_line(certified):
     runs = [certified(f"run-{i}", Gaussian(0.25), source=training("mnist-catrs", i)) for i in range(2)]
     runs.append(certified("longer", Gaussian(0.25), source=training("mnist-catrs", 3, "other settings")))
-    lines = gather_seeds([run_outcomes(load_run(run.path)) for run in runs])
+    lines = gather_seeds([outcomes_of(load_run(run.path)) for run in runs])
     assert [line.name for line in lines] == ["mnist-catrs (2 seeds)", "longer"]
     acr = [average_certified_radius(run) for run in lines[0].runs]
     assert acr[0] == acr[1] > 0

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from smoothcert.report import tables
-from smoothcert.report.metrics import Outcomes, acr_text, average_certified_radius, clean_accuracy, parse_radii
-from smoothcert.report.tables import accuracy_table, default_radii, render, rich_table
+from smoothcert.report.metrics import acr_text, average_certified_radius, clean_accuracy, parse_radii
+from smoothcert.report.tables import accuracy as tables
+from smoothcert.report.tables.accuracy import accuracy_table, default_radii, render, rich_table
+from smoothcert.store import Outcomes
 from smoothcert.store.logs import read_log
 from smoothcert.types import Norm, UsageError
 

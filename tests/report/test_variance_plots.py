@@ -9,8 +9,8 @@ import pytest
 from scipy.special import ndtri
 from scipy.stats import norm as normal
 
-from smoothcert.report.style import save_figure
-from smoothcert.report.variance_plots import (
+from smoothcert.report.figures.style import save_figure
+from smoothcert.report.figures.variance import (
     components_figure,
     covariance_figure,
     expected_radius_figure,

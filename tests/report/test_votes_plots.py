@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from smoothcert.report.aces_plots import pareto_figure
-from smoothcert.report.input_plots import VotedInput, votes_figure
-from smoothcert.report.metrics import Outcomes
-from smoothcert.report.plots import certified_accuracy_figure
-from smoothcert.report.style import COLOURS, save_figure
+from smoothcert.report.figures.aces import pareto_figure
+from smoothcert.report.figures.curves import certified_accuracy_figure
+from smoothcert.report.figures.inputs import VotedInput, votes_figure
+from smoothcert.report.figures.style import COLOURS, save_figure
+from smoothcert.store import Outcomes
 from smoothcert.types import ABSTAIN, Norm, UsageError
 
 NAMES = ["cat", "dog", "a class with quite a long name", "$bird$"]

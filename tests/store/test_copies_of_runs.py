@@ -14,7 +14,7 @@ from smoothcert.certify import PerInput, Router
 from smoothcert.data import ArrayDataset
 from smoothcert.noise import Discrete
 from smoothcert.sampling.sigma import GridSigma
-from smoothcert.store.copies import check_data, noisy_copies
+from smoothcert.store.noisy_copies import check_data, noisy_copies
 from smoothcert.types import RunError, UsageError
 
 DIGITS = data.load("digits", split="test")

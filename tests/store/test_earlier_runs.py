@@ -13,8 +13,8 @@ from torch import nn
 
 from smoothcert import Aces, Cohen, Gaussian, Router, Smoothed, certify_dataset, load_run
 from smoothcert.store import Run, merge_runs
-from smoothcert.store.info import config_digest, write_info
 from smoothcert.store.parts import parts_of, read_part, write_part
+from smoothcert.store.run_json import config_digest, write_info
 from smoothcert.types import RunError
 
 DATA = [(torch.full((2, 4), i / 20), i % 4) for i in range(20)]

@@ -16,7 +16,7 @@ from smoothcert.certify import Memory, PerInput
 from smoothcert.data.subset import take_shard
 from smoothcert.sampling.sigma import GridSigma
 from smoothcert.store import merge_runs
-from smoothcert.store.copies import check_data
+from smoothcert.store.noisy_copies import check_data
 from smoothcert.store.run import write_run
 from smoothcert.types import RunError, UsageError
 

@@ -9,11 +9,10 @@ import typer
 
 from smoothcert.cli.options import check_choice
 from smoothcert.cli.show import Format, Output, Radii, show
-from smoothcert.report.aces import Components, check_comparable
-from smoothcert.report.aces_load import load_components, load_single
-from smoothcert.report.aces_tables import aces_table, parse_thetas, render_aces, rich_aces
-from smoothcert.report.layout import FORMATS
+from smoothcert.report.aces import Components, check_comparable, load_components, load_single
 from smoothcert.report.metrics import parse_radii
+from smoothcert.report.tables.aces import aces_table, parse_thetas, render_aces, rich_aces
+from smoothcert.report.tables.layout import FORMATS
 from smoothcert.types import UsageError
 
 
@@ -100,8 +99,8 @@ def _draw(
 ) -> None:
     if not (plot or plot_selection or plot_entropy):
         return
-    from smoothcert.report import aces_plots  # matplotlib takes a second to load
-    from smoothcert.report.style import save_figure
+    from smoothcert.report.figures import aces as aces_plots  # matplotlib takes a second to load
+    from smoothcert.report.figures.style import save_figure
 
     # All are drawn before the first is saved.
     figures = {}

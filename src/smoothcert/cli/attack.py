@@ -28,9 +28,9 @@ from smoothcert.cli.show import Format, show
 from smoothcert.data.subset import select
 from smoothcert.files import STANDARD_OUTPUT, saving
 from smoothcert.noise import Gaussian
-from smoothcert.report.layout import FORMATS, Cell, Column, Line, Sheet
 from smoothcert.report.metrics import parse_radii
-from smoothcert.report.tables import percent
+from smoothcert.report.tables.accuracy import percent
+from smoothcert.report.tables.layout import FORMATS, Cell, Column, Line, Sheet
 from smoothcert.store import load_run
 from smoothcert.types import Norm, UsageError, radius_text
 
@@ -102,7 +102,7 @@ def attack(
     procedure = Cohen(n=n, alpha=settings.alpha)
     noise = Gaussian(sigma) if sigma is not None else None  # a wrong σ is reported before anything is loaded
     stored = load_run(run) if run is not None else None
-    exact = None if stored is None else "grid" in stored.settings.get("noise", {})
+    exact = None if stored is None else stored.settings.noise is not None and stored.settings.noise.grid is not None
     smoothed, dataset, _ = load_smoothed(classifier, about, noise, exact=exact)
     if Norm.L2 not in smoothed.noise.norms:
         raise UsageError(

@@ -19,7 +19,7 @@ from smoothcert.cli.procedures import DrawnNoiseOptions, ProcedureOptions
 from smoothcert.cli.results import show_savings, show_table
 from smoothcert.data.subset import select
 from smoothcert.evaluate import certify_dataset
-from smoothcert.report.load import run_outcomes
+from smoothcert.report.recompute import outcomes_of
 from smoothcert.store.run import clear_run
 
 
@@ -104,7 +104,7 @@ def certify(
     if isinstance(smoothed, PerInput) and smoothed.memory is not None:
         smoothed.memory.save()
         smoothed.memory.close()
-    outcomes = run_outcomes(finished)
+    outcomes = outcomes_of(finished)
     show_table([outcomes])
     show_savings(finished)
     if not (outcomes.predict >= 0).any():

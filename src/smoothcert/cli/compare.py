@@ -11,11 +11,12 @@ from rich.console import Group
 
 from smoothcert.cli.results import Alpha, Samples
 from smoothcert.cli.show import Format, Output, Radii, show
-from smoothcert.report import compare as comparing
-from smoothcert.report.compare_tables import render_comparison, rich_comparison
-from smoothcert.report.load import load_outcomes
-from smoothcert.report.metrics import Outcomes, parse_radii
+from smoothcert.report import comparison as comparing
+from smoothcert.report.metrics import parse_radii
 from smoothcert.report.notes import chosen
+from smoothcert.report.recompute import load_outcomes
+from smoothcert.report.tables.comparison import render_comparison, rich_comparison
+from smoothcert.store import Outcomes
 from smoothcert.types import UsageError
 
 

@@ -18,10 +18,10 @@ from smoothcert.cli.procedures import DrawnNoiseOptions, ProcedureOptions
 from smoothcert.cli.show import Format, Output, show, show_notes
 from smoothcert.data.subset import select
 from smoothcert.evaluate import certify_dataset
-from smoothcert.report.corruption_tables import LINES, corruption_sheet
 from smoothcert.report.corruptions import SuiteResults, check_alike, comparable, load_suite_results
-from smoothcert.report.layout import FORMATS
 from smoothcert.report.metrics import parse_radii
+from smoothcert.report.tables.corruptions import LINES, corruption_sheet
+from smoothcert.report.tables.layout import FORMATS
 from smoothcert.types import UsageError
 
 PICTURES = (".png", ".pdf", ".svg")
@@ -164,8 +164,8 @@ def _show(folders: Sequence[Path], shown: ShowOptions, radii: tuple[float, ...])
 def _draw(methods: Sequence[SuiteResults], shown: ShowOptions) -> None:
     if shown.plot is None and shown.plot_severity is None:
         return
-    from smoothcert.report.corruption_plots import severity_figure, type_figure  # matplotlib takes a second to load
-    from smoothcert.report.style import save_figure
+    from smoothcert.report.figures.corruptions import severity_figure, type_figure  # matplotlib takes a second to load
+    from smoothcert.report.figures.style import save_figure
 
     # All are drawn before the first is saved.
     figures = {}

@@ -17,10 +17,9 @@ from smoothcert.cli.report import find_dataset
 from smoothcert.cli.results import show_table
 from smoothcert.evaluate import certify_dataset
 from smoothcert.noise import Gaussian
-from smoothcert.report.html import report_html, write_report
-from smoothcert.report.load import run_outcomes, sampling_limit
-from smoothcert.report.metrics import Outcomes, abstention_rate, certified_accuracy, clean_accuracy
-from smoothcert.store import Run
+from smoothcert.report.metrics import abstention_rate, certified_accuracy, clean_accuracy
+from smoothcert.report.page.html import report_html, write_report
+from smoothcert.store import Outcomes, Result, Run
 from smoothcert.training import METHODS, TrainingSettings, train
 
 SIGMAS = (0.12, 0.25)
@@ -47,8 +46,8 @@ def demo(
 
         smoothcert demo --n 100000 --every 10 -o /tmp/demo --fresh
     """
-    from smoothcert.report.plots import certified_accuracy_figure
-    from smoothcert.report.style import save_figure
+    from smoothcert.report.figures.curves import certified_accuracy_figure
+    from smoothcert.report.figures.style import save_figure
 
     if fresh:
         for folder in ("models", "runs"):
@@ -63,9 +62,10 @@ def demo(
     model = _model(output / "models" / f"sigma-{_ACES_SIGMA:.2f}.safetensors", _ACES_SIGMA, epochs=20)
     procedure = Aces(core=core.model, n=n, theta=0.5)
     runs.append(_certify(model, _ACES_SIGMA, procedure, output / "runs" / f"aces-{_ACES_SIGMA:.2f}", every))
-    outcomes = [run_outcomes(run) for run in runs]
+    results = [Result(run.name, run) for run in runs]
+    outcomes = [result.outcomes for result in results]
     show_table(outcomes)
-    limits = {run.name: limit for run in runs if (limit := sampling_limit(run)) is not None}
+    limits = {result.name: limit for result in results if (limit := result.sampling_limit) is not None}
     picture, page = output / "certified-accuracy.png", output / "report.html"
     save_figure(certified_accuracy_figure(outcomes, limits=limits, title="Digits, Gaussian training"), picture)
     write_report(

@@ -10,7 +10,7 @@ import typer
 
 from smoothcert.cli.options import output_folder
 from smoothcert.cli.results import show_table
-from smoothcert.report.load import run_outcomes
+from smoothcert.report.recompute import outcomes_of
 from smoothcert.store import merge_runs
 from smoothcert.types import UsageError
 
@@ -53,5 +53,5 @@ def merge(
         smoothcert merge runs/first runs/second -o runs/lenet
     """
     united = merge_runs(runs, output)
-    show_table([run_outcomes(united)])
+    show_table([outcomes_of(united)])
     typer.echo(f"Run: {output}", err=True)

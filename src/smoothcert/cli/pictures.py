@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from smoothcert import data, models
-from smoothcert.report.aces_load import load_components, load_single
-from smoothcert.report.evidence import Evidence, load_evidence, setting
-from smoothcert.report.load import sampling_limit
+from smoothcert.report.aces import load_components, load_single
 from smoothcert.report.metrics import parse_radii
-from smoothcert.store import Run
-from smoothcert.store.copies import check_data, noisy_copies
-from smoothcert.types import CheckpointError, Norm, RunError, SmoothcertError, UsageError
+from smoothcert.store import Result, Run, find_results, flat_config
+from smoothcert.store.noisy_copies import check_data, noisy_copies
+from smoothcert.types import CheckpointError, Norm, RunError, SmoothcertError, UsageError, unknown_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from smoothcert.report.aces import Single
-    from smoothcert.report.input_plots import VotedInput
+    from smoothcert.report.aces import Components, Single
+    from smoothcert.report.figures.inputs import VotedInput
 
 COPIES = 4
 """Noisy copies shown beside an input."""
@@ -82,10 +80,10 @@ class Kind:
 
 def draw_curve(paths: Sequence[Path], options: PlotOptions) -> Figure:
     """Certified accuracy over the radius, with the sampling limits of runs that have one."""
-    from smoothcert.report.plots import certified_accuracy_figure
+    from smoothcert.report.figures.curves import certified_accuracy_figure
 
-    found = load_evidence(paths)
-    limits = {each.name: limit for each in found if each.run is not None and (limit := sampling_limit(each.run))}
+    found = find_results(paths)
+    limits = {each.name: limit for each in found if (limit := each.sampling_limit)}
     return certified_accuracy_figure(
         [each.outcomes for each in found],
         limits=limits,
@@ -101,19 +99,17 @@ def draw_tradeoff(paths: Sequence[Path], options: PlotOptions) -> Figure:
     Raises:
         UsageError: If the natural accuracy of runs is not known; all of them are named.
     """
-    from smoothcert.report.aces_plots import pareto_figure
+    from smoothcert.report.figures.aces import pareto_figure
 
+    compositions: list[Components] = []
     singles: list[Single] = []
     unknown: dict[str, str] = {}
-    compositions = [load_components(path, options.core) for path in paths if not path.exists()]  # prefixes of logs
-    for each in load_evidence([path for path in paths if path.exists()]):
+    for each in find_results(paths):
         try:
-            if each.run is not None and each.run.config.get("procedure", {}).get("name") == "aces":
-                parts = load_components(each.path, options.core)
-                compositions.append(replace(parts, certifier=replace(parts.certifier, name=each.name)))
+            if each.prefix is not None or each.settings.composed:
+                compositions.append(load_components(each, options.core))
             else:
-                single = load_single(each.path)
-                singles.append(replace(single, outcomes=replace(single.outcomes, name=each.name)))
+                singles.append(load_single(each))
         except UsageError as error:
             unknown[each.name] = str(error)
     if unknown:
@@ -127,27 +123,27 @@ def draw_effect(paths: Sequence[Path], options: PlotOptions) -> Figure:
     Raises:
         UsageError: If no setting is named, or a run does not have it.
     """
-    from smoothcert.report.effect_plots import effect_figure
+    from smoothcert.report.figures.effects import effect_figure
 
     if options.over is None:
         raise UsageError("name the setting whose effect is to be drawn, such as --over noise.sigma.")
     radii = None if options.radii is None else parse_radii(options.radii)
-    runs = [(_setting(each, options.over), each.outcomes) for each in load_evidence(paths)]
+    runs = [(_setting(each, options.over), each.outcomes) for each in find_results(paths)]
     return effect_figure(runs, options.over, radii=radii, bars=options.bars or "range", title=options.title)
 
 
 def draw_confidence(paths: Sequence[Path], options: PlotOptions) -> Figure:
     """How p_A is distributed over the inputs."""
-    from smoothcert.report.confidence_plots import Confidence, confidence_figure
+    from smoothcert.report.figures.confidence import Confidence, confidence_figure
 
-    return confidence_figure([Confidence.of(each) for each in load_evidence(paths)], title=options.title)
+    return confidence_figure([Confidence.of(each) for each in find_results(paths)], title=options.title)
 
 
 def draw_samples(paths: Sequence[Path], options: PlotOptions) -> Figure:
     """How many samples the inputs took."""
-    from smoothcert.report.sample_plots import Samples, samples_figure
+    from smoothcert.report.figures.samples import Samples, samples_figure
 
-    return samples_figure([Samples.of(each) for each in load_evidence(paths)], title=options.title)
+    return samples_figure([Samples.of(each) for each in find_results(paths)], title=options.title)
 
 
 def draw_inputs(paths: Sequence[Path], options: PlotOptions) -> Figure:
@@ -156,9 +152,9 @@ def draw_inputs(paths: Sequence[Path], options: PlotOptions) -> Figure:
     Raises:
         UsageError: If there are several runs, the run keeps no votes or lacks an input, or its dataset is another.
     """
-    from smoothcert.report.input_plots import votes_figure
+    from smoothcert.report.figures.inputs import votes_figure
 
-    found = load_evidence(paths)
+    found = find_results(paths)
     if len(found) != 1 or found[0].run is None or "data" not in found[0].run.config:
         words = "name one" if len(found) != 1 else f"{found[0].path} is none"
         raise UsageError(f"inputs are shown of one run folder that smoothcert certified; {words}.")
@@ -182,12 +178,12 @@ KINDS = {
 """All kinds of pictures, by name."""
 
 
-def _setting(each: Evidence, key: str) -> Any:
+def _setting(each: Result, key: str) -> Any:
     """A setting of a run or, below ``recipe``, of the training of its model."""
     if each.run is None:
         raise UsageError(f"{each.path} is a log, which does not tell its settings; show run folders.")
     if not key.startswith("recipe."):
-        return setting(each.run.config, key, each.name)
+        return _looked_up(each.run.config, key, each.name)
     source = each.run.info["sessions"][0].get("source") or {}
     if "checkpoint" not in source:
         raise UsageError(f"{each.path} does not say which checkpoint it came from, so its {key} is not known.")
@@ -199,7 +195,14 @@ def _setting(each: Evidence, key: str) -> Any:
         raise UsageError(f"{source['checkpoint']} has changed since {each.path} was certified, so {key} is not known.")
     if "recipe" not in checkpoint.info.extra:
         raise UsageError(f"{source['checkpoint']}, from which {each.path} came, was not trained by a recipe.")
-    return setting({"recipe": checkpoint.info.extra["recipe"]}, key, each.name)
+    return _looked_up({"recipe": checkpoint.info.extra["recipe"]}, key, each.name)
+
+
+def _looked_up(config: Mapping[str, Any], key: str, name: str) -> Any:
+    flat = flat_config(config)
+    if key not in flat:
+        raise unknown_name(f"setting of {name}", key, flat)
+    return flat[key]
 
 
 def _indices(text: str | None, rows: dict[int, dict[str, Any]], run: Run) -> list[int]:
@@ -234,7 +237,7 @@ def _dataset(run: Run, options: PlotOptions) -> data.Dataset:
 
 
 def _voted(run: Run, row: dict[str, Any], x: Any, copies: int) -> VotedInput:
-    from smoothcert.report.input_plots import VotedInput
+    from smoothcert.report.figures.inputs import VotedInput
 
     return VotedInput(
         index=row["index"],

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
+from numpy.typing import NDArray
 
 from smoothcert.certify import Cohen, Procedure
 from smoothcert.certify.plan import Plan, SimultaneousCost, expected_samples, simultaneous_cost
@@ -15,7 +17,7 @@ from smoothcert.certify.plan import plan as make_plan
 from smoothcert.cli.procedures import NoiseOptions, ProcedureOptions
 from smoothcert.noise import Noise
 from smoothcert.report.metrics import parse_radii
-from smoothcert.report.pilot import Pilot, read_pilot
+from smoothcert.report.pilot import find_pilot, guess_probabilities, sampling_rate
 from smoothcert.types import Norm, UsageError, radius_text
 
 
@@ -79,19 +81,21 @@ def plan(
         raise UsageError(f"--p takes probabilities between 0 and 1, got {p}.")
     if pilot is not None:
         normal = Cohen(alpha=alone.alpha) if not isinstance(alone, Cohen) else alone
-        tried = read_pilot(pilot, chosen, normal.n0 + normal.n)
+        tried = find_pilot(pilot)
+        known = guess_probabilities(tried, chosen)
         compared = [normal, alone] if alone != normal else [normal]
         if shared:
             _show_simultaneous(simultaneous_cost(alone, chosen, inputs, dimension=dimension), alone.alpha, inputs)
             compared += [how.share(each, inputs)[0] for each in compared]
         _show_costs(
-            tried,
+            tried.name,
+            known,
             compared,
             chosen,
             dimension,
             inputs,
             workers,
-            rate or tried.rate,
+            rate or sampling_rate(tried, normal.n0 + normal.n),
             price,
         )
         return
@@ -117,7 +121,8 @@ def _radius(radius: float, norm: Norm) -> str:
 
 
 def _show_costs(
-    tried: Pilot,
+    name: str,
+    known: NDArray[np.float64],
     procedures: Sequence[Procedure],
     noise: Noise,
     dimension: int | None,
@@ -130,22 +135,22 @@ def _show_costs(
     if rate is None or not 0 < rate < math.inf:
         raise UsageError("the pilot was not timed; give --rate, the samples per second of one worker.")
     typer.echo(
-        f"{inputs:,} inputs like the {len(tried.probabilities):,} of {tried.name}, on {workers:,} worker(s) of "
+        f"{inputs:,} inputs like the {len(known):,} of {name}, on {workers:,} worker(s) of "
         f"{rate:,.0f} samples per second:\n"
     )
     several = len({procedure.alpha for procedure in procedures}) > 1
     head = f"{'procedure':<28}" + f"{'alpha':>10}" * several + f"{'samples per input':>18}{'worker-hours':>14}"
     typer.echo(head + f"{'hours':>10}" + f"{'price':>14}" * bool(price))
     for procedure in procedures:
-        samples = expected_samples(procedure, noise, tried.probabilities, dimension=dimension)
+        samples = expected_samples(procedure, noise, known, dimension=dimension)
         hours = samples * inputs / rate / 3600
         target = getattr(procedure, "radius", None)
-        name = (
+        title = (
             f"{procedure.name}, n = {procedure.n:,}"
             if isinstance(procedure, Cohen)
             else f"{procedure.name} at {target}"
         )
-        start = f"{name:<28}" + f"{procedure.alpha:>10.2g}" * several
+        start = f"{title:<28}" + f"{procedure.alpha:>10.2g}" * several
         cost = f"{hours * price:>14,.0f}" if price else ""
         typer.echo(f"{start}{samples:>18,.0f}{hours:>14,.1f}{hours / workers:>10,.2f}{cost}")
 

@@ -53,7 +53,7 @@ def plot(
         users = [name for name, each in KINDS.items() if option.name in each.options]
         if users and kind not in users and getattr(options, option.name) not in (None, False):
             raise UsageError(f"--{option.name.replace('_', '-')} is for the kind {' or '.join(users)}, not for {kind}.")
-    from smoothcert.report.style import check_suffix, save_figure  # matplotlib takes a second to load
+    from smoothcert.report.figures.style import check_suffix, save_figure  # matplotlib takes a second to load
 
     picture = output or Path(f"{kind}.png")
     check_suffix(picture)

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from smoothcert import data
-from smoothcert.report.html import report_html, write_report
 from smoothcert.report.metrics import parse_radii
+from smoothcert.report.page.html import report_html, write_report
 from smoothcert.types import DataError, UsageError
 
 

@@ -7,21 +7,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import pyarrow as pa
 import typer
 
 from smoothcert import models
 from smoothcert.cli.options import output_folder
 from smoothcert.cli.show import Format, Output, Radii, show
-from smoothcert.report.adaptive import consensus_text, savings, savings_text
-from smoothcert.report.intervals import probability_quantiles
-from smoothcert.report.load import load_outcomes, log_name, run_outcomes
-from smoothcert.report.metrics import Outcomes, parse_radii
+from smoothcert.report.metrics import parse_radii
 from smoothcert.report.notes import chosen, notes
-from smoothcert.report.table_styles import TABLE_STYLES
-from smoothcert.report.tables import AccuracyTable, accuracy_table, render, rich_table
-from smoothcert.store import Log, Run, load_run, read_log, write_log, write_run
+from smoothcert.report.recompute import load_outcomes, outcomes_of
+from smoothcert.report.tables.accuracy import AccuracyTable, accuracy_table, render, rich_table
+from smoothcert.report.tables.savings import consensus_text, savings, savings_text
+from smoothcert.report.tables.styles import TABLE_STYLES
+from smoothcert.store import Log, Outcomes, Run, load_run, read_log, write_log, write_run
 from smoothcert.store.logs import METADATA
+from smoothcert.store.result import log_name
 from smoothcert.types import Guarantee, Norm, UsageError, radius_text
 
 Paths = Annotated[list[Path], typer.Argument(help="Run folders, log files, or folders that hold some.")]
@@ -183,7 +184,7 @@ def export(
     """
     stored = load_run(run)
     rows = stored.table(["index", "label", "predict", "radius", "seconds", *METADATA]).to_pylist()
-    seed = stored.settings.get("seed")
+    seed = stored.settings.seed
     for row in rows:
         if row.get("seed") is None:  # rows of earlier versions, whose run tells it
             row["seed"] = seed
@@ -221,7 +222,7 @@ def info(
             }
         )
         if _has_outcomes(run):
-            show_table([run_outcomes(run)])
+            show_table([outcomes_of(run)])
             _show_probabilities(run)
             show_savings(run, load_run(against) if against is not None else None)
     elif against is not None:
@@ -235,7 +236,7 @@ def _show_probabilities(run: Run) -> None:
     table = run.table(["p_lower"])
     if "p_lower" in table.column_names and table["p_lower"].null_count == 0:
         levels = (0.05, 0.25, 0.5, 0.75, 0.95)
-        found = probability_quantiles(table["p_lower"].to_numpy(), levels)
+        found = np.quantile(table["p_lower"].to_numpy(), levels, method="inverted_cdf")
         shown = ", ".join(f"{level:.0%}: {radius_text(p)}" for level, p in zip(levels, found.tolist(), strict=True))
         typer.echo(f"Lower bound on p_A, quantiles over inputs: {shown}")
 

@@ -11,7 +11,7 @@ import typer
 from smoothcert.cli.classifiers import DataOptions
 from smoothcert.files import STANDARD_OUTPUT, saving
 from smoothcert.store import load_run
-from smoothcert.store.selection import best_of, certifiable
+from smoothcert.store.selector_labels import best_of, certifiable
 from smoothcert.types import UsageError
 
 

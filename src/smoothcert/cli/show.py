@@ -12,7 +12,7 @@ import typer
 from rich.console import Console, RenderableType
 
 from smoothcert.files import saving
-from smoothcert.report.layout import FORMATS, Sheet, render_sheet, rich_sheet
+from smoothcert.report.tables.layout import FORMATS, Sheet, render_sheet, rich_sheet
 
 Format = Annotated[str | None, typer.Option("--format", "-f", help=f"{', '.join(FORMATS)}.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file; - is standard output.")]

@@ -78,7 +78,11 @@ def certify_dataset(
     inputs = {"every": every, "start": start, "stop": stop, **({} if shard is None else {"shard": list(shard)})}
     config = run_config("certification", smoothed, probe, procedure, seed, cluster)
     config |= {"data": data_fingerprint(dataset, indices), "inputs": inputs}
-    session = {**session_facts(smoothed.device, source), "probe": sealed.probe(probe.tensor.shape)}
+    session = {
+        **session_facts(smoothed.device, source),
+        "probe": sealed.probe(probe.tensor.shape),
+        "dimension": probe.tensor.numel(),
+    }
 
     def started(
         inputs: Iterator[tuple[int, Any]], like: Mapping[str, Any] | None, count: int
@@ -142,7 +146,7 @@ def known_seed(run: str | os.PathLike[str]) -> int | None:
     """
     folder = Path(run)
     if (folder / "run.json").exists():
-        return load_run(run).settings.get("seed")
+        return load_run(run).settings.seed
     rows = read_pending(folder).rows  # run.json may be lost while the rows are there
     for part in parts_of(folder):
         rows = [*rows, *read_part(part, ["index", "seed"]).to_pylist()]

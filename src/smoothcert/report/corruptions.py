@@ -11,17 +11,10 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from smoothcert.report.load import log_name, run_outcomes
-from smoothcert.report.metrics import (
-    Outcomes,
-    acr_text,
-    average_certified_radius,
-    axis_norm,
-    certified_counts,
-    common_norm,
-)
+from smoothcert.report.metrics import acr_text, average_certified_radius, axis_norm, certified_counts, common_norm
 from smoothcert.report.notes import Subject
-from smoothcert.store import LogKind, flat_config, load_run, read_log
+from smoothcert.store import Outcomes, Result, flat_config, load_run
+from smoothcert.store.result import distinct_names, results_in
 from smoothcert.types import UsageError
 
 IDENTITY = "identity"
@@ -30,7 +23,6 @@ IDENTITY = "identity"
 Place = tuple[str, int | None]
 """A type of corruption and its severity, None where it has none."""
 
-_NO_RESULTS = {".md", ".json", ".png", ".pdf", ".svg", ".html", ".tex", ".csv"}
 _SETTINGS = ("noise", "procedure", "inputs", "model", "precision")
 
 
@@ -141,18 +133,13 @@ def load_suite_results(folders: Sequence[str | os.PathLike[str]]) -> list[SuiteR
         folders: Folders that hold a run or a log for every set, named ``TYPE`` or ``TYPE-SEVERITY``; ``identity`` is
             the clean set.
 
-    Returns:
-        The results, named after the folders.
-
     Raises:
         UsageError: If a folder is missing or holds no results, or its runs were not made alike.
         RunError, LogError: If a run or a log is damaged.
     """
-    paths = [Path(folder) for folder in folders]
-    names = [path.resolve().name for path in paths]
-    if len(set(names)) < len(names):
-        names = [str(path) for path in paths]
-    return [_load(path, name) for path, name in zip(paths, names, strict=True)]
+    paths = [Path(folder).resolve() for folder in folders]
+    names = distinct_names({path: path.name for path in paths})
+    return [_load(path, names[path]) for path in paths]
 
 
 def check_alike(folder: Path, settings: Mapping[str, Any]) -> None:
@@ -161,9 +148,6 @@ def check_alike(folder: Path, settings: Mapping[str, Any]) -> None:
     Args:
         folder: The folder; it need not be there.
         settings: What the configuration of the new runs will say.
-
-    Raises:
-        UsageError: If a run in the folder says otherwise.
     """
     there = {_place(file.parent.name): load_run(file.parent) for file in sorted(folder.glob("*/run.json"))}
     made = {place: _settings(run.config) for place, run in there.items()}
@@ -176,9 +160,6 @@ def comparable(methods: Sequence[SuiteResults]) -> tuple[list[SuiteResults], lis
     Returns:
         The methods on these sets, and sentences on what a reader should know: what is left out, and how the results
         differ in more than the method.
-
-    Raises:
-        UsageError: If there is nothing that all of them have, or their norms differ.
     """
     common_norm([outcomes for method in methods for outcomes in method.outcomes.values()])
     shared = [place for place in methods[0].outcomes if all(place in method.outcomes for method in methods)]
@@ -214,29 +195,17 @@ def _mean(values: Iterable[Fraction]) -> Fraction:
 def _load(folder: Path, name: str) -> SuiteResults:
     if not folder.is_dir():
         raise UsageError(f"there is no folder {folder}; give one that holds a run or a log for every corruption.")
-    outcomes: dict[Place, Outcomes] = {}
-    settings: dict[Place, Mapping[str, Any]] = {}
-    for entry in sorted(folder.iterdir()):
-        if (entry / "run.json").exists():
-            run = load_run(entry)
-            place = _place(entry.name)
-            found = run_outcomes(run)
-            settings[place] = _settings(run.config)
-        elif entry.is_file() and not entry.name.startswith(".") and entry.suffix.lower() not in _NO_RESULTS:
-            log = read_log(entry)
-            if log.kind is not LogKind.CERTIFICATION:
-                continue
-            place = _place(log_name(entry))
-            found = Outcomes.from_table(log_name(entry), log.table)
-        else:
-            continue
-        if place in outcomes:
+    found: dict[Place, Result] = {}
+    for result in results_in(folder):
+        place = _place(result.name)
+        if place in found:
             raise UsageError(f"{folder} holds two results for {place_name(place)}; keep one.")
-        outcomes[place] = found
-    if not any(kind != IDENTITY for kind, _ in outcomes):
+        found[place] = result
+    if not any(kind != IDENTITY for kind, _ in found):
         raise UsageError(f"{folder} holds no result for any corruption; make some by `smoothcert corruptions run`.")
+    settings = {place: _settings(result.config) for place, result in found.items() if result.run is not None}
     _check_settings(folder, settings)
-    return SuiteResults(name, outcomes, settings)
+    return SuiteResults(name, {place: result.outcomes for place, result in found.items()}, settings)
 
 
 def _place(name: str) -> Place:

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
-from statistics import NormalDist
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from smoothcert.report.metadata import UNKNOWN, Metadata, read_metadata, read_norm
-from smoothcert.types import ABSTAIN, LARGEST_RADIUS, Norm, UsageError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from smoothcert.report.origins import Origin
+from smoothcert.store.outcomes import Outcomes
+from smoothcert.types import Norm, UsageError
 
 NORM_TEXT: dict[Norm | None, str] = {
     Norm.L0: "ℓ0",
@@ -37,167 +29,8 @@ def axis_norm(norm: Norm | None) -> str:
     return "norm unknown" if norm is None else NORM_TEXT[norm]
 
 
-@dataclass(frozen=True, eq=False)
-class Outcomes:
-    """What one run answered for every input; the arrays are copied and read-only.
-
-    Attributes:
-        name: The name of the run in tables and plots.
-        index: The index of every input in its dataset, each once.
-        label: The true classes.
-        predict: The certified classes, ``ABSTAIN`` (-1) where there is none.
-        radius: The certified radii in ``norm``, 0 for abstentions.
-        norm: The norm of the radii; None if it is unknown, as in logs without a norm column.
-        origin: How the run came about, if that is known.
-        natural: The number of inputs that PREDICT answers rightly, if that is known and one noise was used for all.
-        alpha: The probability of a false statement for every input, or one for all; None if it is unknown.
-        metadata: Guarantee, arithmetic, runtime, classifier and seed, as far as they are known.
-
-    Raises:
-        UsageError: If the arrays are empty, differ in length or hold values that no run can have; the input is named.
-    """
-
-    name: str
-    index: NDArray[np.int64]
-    label: NDArray[np.int64]
-    predict: NDArray[np.int64]
-    radius: NDArray[np.float64]
-    norm: Norm | None = None
-    origin: Origin | None = None
-    natural: int | None = None
-    alpha: NDArray[np.float64] | None = None
-    metadata: Metadata = UNKNOWN
-
-    def __post_init__(self) -> None:
-        for field in ("index", "label", "predict"):
-            values = np.asarray(getattr(self, field))
-            if values.size and not np.issubdtype(values.dtype, np.integer):
-                missing = _missing(values)
-                raise UsageError(
-                    f"{self.name}: {field} must hold a whole number for every input{self._but(missing, 'none')}."
-                )
-            self._set(field, values.astype(np.int64))
-        try:
-            self._set("radius", np.array(self.radius, dtype=np.float64))
-        except (TypeError, ValueError):
-            raise UsageError(f"{self.name}: radius must hold a number for every input.") from None
-        if self.norm is not None:
-            object.__setattr__(self, "norm", Norm(self.norm))
-        if len({array.shape for array in (self.index, self.label, self.predict, self.radius)}) > 1:
-            raise UsageError(f"{self.name}: index, label, predict and radius must have equal lengths.")
-        if self.alpha is not None:
-            self._set_alpha(self.alpha)
-        if self.index.ndim != 1 or self.index.size == 0:
-            raise UsageError(f"{self.name}: there are no inputs to measure.")
-        if len(np.unique(self.index)) < len(self.index):
-            twice = np.sort(self.index)[1:][np.diff(np.sort(self.index)) == 0][0]
-            raise UsageError(f"{self.name}: the index {twice} appears twice.")
-        for field, lowest in (("label", 0), ("predict", ABSTAIN)):
-            values = getattr(self, field)
-            if values.min() < lowest:
-                shown = self._but(values < lowest, f"the {field} {values.min()}")
-                raise UsageError(f"{self.name}: classes count from 0, and only an answer may be -1 (abstain){shown}.")
-        wrong = ~(np.isfinite(self.radius) & (self.radius >= 0))
-        if wrong.any():
-            shown = self._but(wrong, f"{self.radius[wrong][0]}")
-            raise UsageError(f"{self.name}: radii must be finite and not negative{shown}.")
-        wrong = self.radius >= LARGEST_RADIUS
-        if wrong.any():
-            shown = self._but(wrong, f"{self.radius[wrong][0]}")
-            raise UsageError(f"{self.name}: radii must be below {LARGEST_RADIUS:g}{shown}.")
-        wrong = (self.predict == ABSTAIN) & (self.radius > 0)
-        if wrong.any():
-            shown = self._but(wrong, f"{self.radius[wrong][0]}")
-            raise UsageError(f"{self.name}: an abstention (predict -1) must have radius 0{shown}.")
-
-    def _set_alpha(self, alpha: ArrayLike) -> None:
-        values = np.array(np.broadcast_to(alpha, self.index.shape), dtype=np.float64)
-        self._set("alpha", values)
-        wrong = ~((values > 0) & (values < 1))
-        if wrong.any():
-            shown = self._but(wrong, f"{values[wrong][0]}")
-            raise UsageError(f"{self.name}: alpha must lie strictly between 0 and 1{shown}.")
-
-    def _but(self, wrong: NDArray[np.bool_], what: str) -> str:
-        """The end of a sentence that names the first input for which it is wrong, if its index is known."""
-        index = np.asarray(self.index)
-        if not wrong.any() or index.shape != wrong.shape or not np.issubdtype(index.dtype, np.integer):
-            return ""
-        return f", but input {index[np.argmax(wrong)]} has {what}"
-
-    def _set(self, field: str, array: NDArray[Any]) -> None:
-        array.setflags(write=False)
-        object.__setattr__(self, field, array)
-
-    @classmethod
-    def from_table(
-        cls,
-        name: str,
-        table: pa.Table,
-        *,
-        origin: Origin | None = None,
-        natural: int | None = None,
-        seed: int | None = None,
-    ) -> Outcomes:
-        """Take the outcomes from the columns index, label, predict and radius of an Arrow table.
-
-        Args:
-            name: The name of the run.
-            table: The rows of a run or a log; norm, alpha and metadata are taken from their columns, and are unknown
-                without them.
-            origin: How the run came about.
-            natural: The number of inputs that PREDICT answers rightly.
-            seed: The seed of the run, for rows of earlier versions, which lack it.
-
-        Raises:
-            UsageError: If a column is missing, rows are in several norms, or as the class says.
-        """
-        needed = ("index", "label", "predict", "radius")
-        missing = [column for column in needed if column not in table.column_names]
-        if missing:
-            raise UsageError(f"{name} has no {' and no '.join(missing)}; certified accuracy needs {', '.join(needed)}.")
-        index, label, predict, radius = (table.column(column).to_numpy() for column in needed)
-        try:
-            norm, metadata = read_norm(table), read_metadata(table, seed=seed)
-        except UsageError as error:
-            raise UsageError(f"{name}: {error}") from None
-        told = "alpha" in table.column_names and table["alpha"].null_count == 0
-        alpha = table["alpha"].to_numpy() if told else None
-        return cls(name, index, label, predict, radius, norm, origin, natural, alpha, metadata)
-
-    def at(self, places: NDArray[np.int64]) -> Outcomes:
-        """The outcomes at some places of the arrays, in their order."""
-        arrays = {name: getattr(self, name)[places] for name in ("index", "label", "predict", "radius")}
-        alpha = None if self.alpha is None else self.alpha[places]
-        return replace(self, **arrays, alpha=alpha, natural=None)
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-    @property
-    def correct(self) -> NDArray[np.bool_]:
-        """Where the certified class is the true one; never for an abstention."""
-        return np.equal(self.predict, self.label)
-
-    @property
-    def abstained(self) -> NDArray[np.bool_]:
-        """Where there is no certified class."""
-        return np.equal(self.predict, ABSTAIN)
-
-
-def _missing(values: NDArray[Any]) -> NDArray[np.bool_]:
-    """Where there is no number, as far as the kind of the array can tell."""
-    if np.issubdtype(values.dtype, np.floating):
-        return np.asarray(np.isnan(values))
-    return np.array([value is None for value in values.ravel()], dtype=bool).reshape(values.shape)
-
-
 def certified_counts(outcomes: Outcomes, radii: ArrayLike) -> NDArray[np.int64]:
-    """Count the inputs whose certified class is right and whose radius is at least r, for every r in ``radii``.
-
-    Raises:
-        UsageError: If a radius is negative or not a number.
-    """
+    """Count the inputs whose certified class is right and whose radius is at least r, for every r in ``radii``."""
     wanted = np.atleast_1d(np.asarray(radii, dtype=np.float64))
     if not (wanted >= 0).all():
         raise UsageError("the radii of certified accuracy must be numbers, 0 or larger.")
@@ -214,9 +47,6 @@ def certified_accuracy(outcomes: Outcomes, radii: ArrayLike) -> NDArray[np.float
 
     Returns:
         One share in [0, 1] per radius.
-
-    Raises:
-        UsageError: If a radius is negative or not a number.
 
     Example:
         >>> run = Outcomes("run", [0, 1, 2, 3], [5, 5, 5, 5], [5, 5, 7, -1], [0.5, 0.2, 0.9, 0.0])
@@ -279,9 +109,6 @@ def envelope(runs: Sequence[Outcomes]) -> tuple[NDArray[np.float64], NDArray[np.
     Returns:
         ``(radii, accuracy)`` as in :func:`curve`.
 
-    Raises:
-        UsageError: If there are no runs, or they differ in inputs or norm.
-
     Example:
         >>> a = Outcomes("a", [0, 1], [5, 5], [5, 7], [0.9, 0.9])
         >>> b = Outcomes("b", [0, 1], [5, 5], [5, 5], [0.2, 0.3])
@@ -298,34 +125,6 @@ def envelope(runs: Sequence[Outcomes]) -> tuple[NDArray[np.float64], NDArray[np.
     return radii, np.max([certified_accuracy(run, radii) for run in runs], axis=0)
 
 
-def wilson_interval(successes: int, total: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Wilson's score interval for a share, for example a certified accuracy over a sample of test inputs.
-
-    Raises:
-        UsageError: If there is nothing to count, more successes than trials, or a confidence outside (0, 1).
-
-    Reference:
-        E. B. Wilson, Probable inference, the law of succession, and statistical inference, JASA 22 (1927).
-
-    Example:
-        >>> low, high = wilson_interval(326, 500)
-        >>> print(f"{low:.3f} {high:.3f}")
-        0.609 0.692
-    """
-    if total < 1 or not 0 <= successes <= total:
-        raise UsageError(f"{successes} of {total} is not a share.")
-    if not 0 < confidence < 1:
-        raise UsageError(f"a confidence must lie between 0 and 1, not {confidence}.")
-    z = NormalDist().inv_cdf((1 + confidence) / 2)
-    share = successes / total
-    centre = share + z * z / (2 * total)
-    half = z * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total))
-    scale = 1 + z * z / total
-    low = 0.0 if successes == 0 else max(0.0, (centre - half) / scale)
-    high = 1.0 if successes == total else min(1.0, (centre + half) / scale)
-    return low, high
-
-
 def parse_radii(text: str) -> tuple[float, ...]:
     """Radii from text: ``start:stop:step`` with the stop included, or a comma-separated list.
 
@@ -334,9 +133,6 @@ def parse_radii(text: str) -> tuple[float, ...]:
 
     Returns:
         The radii; a grid is laid in decimal arithmetic, so no error builds up.
-
-    Raises:
-        UsageError: If the text is malformed, or a radius is negative, not finite or given twice.
 
     Example:
         >>> parse_radii("0:0.9:0.3")
@@ -366,9 +162,6 @@ def common_norm(runs: Sequence[Outcomes]) -> Norm | None:
     Returns:
         The norm; None where no run tells it. A run that does not tell it may be shown with others of one norm, but must
         be marked: see ``notes``.
-
-    Raises:
-        UsageError: If there are no runs, or runs of different norms.
     """
     if not runs:
         raise UsageError("there are no runs to show.")

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 
-from smoothcert.report.metadata import COLUMNS, Metadata, together
-from smoothcert.report.metrics import NORM_TEXT, Outcomes
+from smoothcert.report.metrics import NORM_TEXT
+from smoothcert.store import Outcomes
+from smoothcert.store.outcomes import METADATA_COLUMNS, Metadata, merged_metadata
 from smoothcert.types import Guarantee, Norm
 
 CHOSEN = (
@@ -65,7 +66,7 @@ class Subject:
     @property
     def metadata(self) -> Metadata:
         """What the runs say about their radii."""
-        return together(run.metadata for run in self.runs)
+        return merged_metadata(run.metadata for run in self.runs)
 
     @property
     def rank(self) -> str:
@@ -193,9 +194,6 @@ def expected_errors(shown: Sequence[Subject]) -> list[str]:
     Args:
         shown: The lines; runs with the same numbers share a sentence.
 
-    Returns:
-        The sentences.
-
     Example:
         >>> run = Outcomes("run", range(500), [1] * 500, [1] * 500, [0.5] * 500, alpha=0.001)
         >>> print(*expected_errors(subjects([run])))
@@ -269,7 +267,7 @@ def csv_columns(shown: Sequence[Subject]) -> tuple[list[str], list[list[str]]]:
     found = []
     for each in shown:
         values = [each.norm.value if each.norm else "unknown"]
-        values += [each.metadata.text(what, short=False) for what in COLUMNS]
+        values += [each.metadata.text(what, short=False) for what in METADATA_COLUMNS]
         totals = [expected_false([run]) for run in each.runs]
         known = [total for total in totals if total is not None]
         complete = len(known) == len(totals)

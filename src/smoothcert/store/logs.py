@@ -244,6 +244,17 @@ def read_log(path: str | os.PathLike[str]) -> Log:
     return Log(path, kind, tuple(column.spelling for column in columns), table)
 
 
+def looks_like_log(path: Path) -> bool:
+    """Tell by its first line whether a file is meant as a log; it may still be damaged."""
+    try:
+        with path.open("rb") as file:
+            head = file.readline(10_000).decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError):
+        return False
+    names = {_ALIASES.get(name, name) for name in (part.strip().lower() for part in head.split("\t"))}
+    return len(names) > 1 and "index" in names
+
+
 def _lines(path: Path) -> list[str]:
     try:
         data = path.read_bytes()

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from smoothcert.data.subset import select, take_shard, whole_selection
-from smoothcert.store.probes import refuse_other_answers
 from smoothcert.store.run import Run, differences, load_run, refuse_existing, write_run
+from smoothcert.store.run_json import refuse_other_answers
 from smoothcert.types import RunError, UsageError
 
 
@@ -48,7 +48,7 @@ def merge_runs(runs: Sequence[str | os.PathLike[str]], output: str | os.PathLike
     sessions = [
         {"shard": run.config["inputs"]["shard"], **session}
         for _, run in sorted(shards.items())
-        for session in _sessions(run)
+        for session in run.sessions
     ]
     refuse_other_answers(folder, sessions[:1], sessions[1:])
     pieces = (piece for _, run in sorted(shards.items()) for piece in run.pieces() if len(piece))
@@ -62,11 +62,10 @@ def _by_number(runs: Sequence[Run]) -> dict[int, Run]:
     first = runs[0]
     shards: dict[int, Run] = {}
     for run in runs:
-        if run.settings.get("inputs", {}).get("shard") is None:
+        if run.settings.inputs.shard is None:
             raise UsageError(f"{run.path} is no shard; merge unites runs certified with --shard.")
-        if run.settings["inputs"].keys() != {"every", "start", "stop", "shard"} or "size" not in run.settings.get(
-            "data", {}
-        ):
+        known = run.settings.inputs.as_dict().keys() == {"every", "start", "stop", "shard"}
+        if not known or run.settings.data is None or run.settings.data.size is None:
             raise RunError(f"{run.path / 'run.json'} is damaged: it does not tell its inputs; restore it.")
         other = differences(_comparable(first.config), _comparable(run.config))
         if other:
@@ -108,19 +107,13 @@ def _refuse_incomplete(run: Run, found: Sequence[int], number: int) -> None:
         )
 
 
-def _sessions(run: Run) -> list[Mapping[str, Any]]:
-    """The sessions of a run, as far as they are told as we tell them."""
-    sessions = run.info.get("sessions")
-    return [each for each in sessions if isinstance(each, Mapping)] if isinstance(sessions, list) else []
-
-
 def _unsharded(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**config, "inputs": whole_selection(config)}
 
 
 def _common_seed(runs: Sequence[Run]) -> int | None:
     """The seed of all shards, or None where they have different ones, each of which its rows tell."""
-    seeds = {run.settings.get("seed") for run in runs}
+    seeds = {run.settings.seed for run in runs}
     return seeds.pop() if len(seeds) == 1 else None
 
 

@@ -1,8 +1,8 @@
 """Parquet parts of a run that notice a change of any byte.
 
-A part is an ordinary Parquet file. Its pages have checksums, which every Parquet reader can verify; but those leave out
-headers and the footer, where a flipped byte can rename a column. So the footer also holds a SHA-256 of the whole file,
-taken while its own digits were zeros. Parts of earlier versions have neither and are read as they are.
+A part is an ordinary Parquet file. Its pages have checksums, but those leave out headers and the footer, where a
+flipped byte can rename a column. So the footer also holds a SHA-256 of the whole file, computed with zeros in place of
+its digits. Parts of earlier versions have neither checksum.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 import hashlib
 import io
 import re
+from functools import lru_cache
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from smoothcert.files import replacing
-from smoothcert.store.rows import fitting
+from smoothcert.store.rows import typed
 from smoothcert.types import RunError
 
 _KEY, _CONFIG = b"smoothcert.checksum", b"smoothcert.config"
@@ -25,17 +26,17 @@ _DIGITS = re.compile(rb"sha256:([0-9a-f]{64})")
 
 
 def parts_of(folder: Path) -> list[Path]:
-    """The parts in a run folder, in the order written."""
+    """List the parts in a run folder, in the order written."""
     return sorted(folder.glob("part-*.parquet"))
 
 
 def write_part(path: Path, table: pa.Table, config: str | None) -> None:
-    """Write a part, whole or not at all.
+    """Write a part atomically.
 
     Args:
         path: The file.
         table: Its rows.
-        config: The digest of the run's configuration, so that the part can be told from those of other runs.
+        config: The digest of the run's configuration, which tells its parts from those of other runs.
 
     Raises:
         OSError: If it cannot be written.
@@ -50,24 +51,16 @@ def write_part(path: Path, table: pa.Table, config: str | None) -> None:
 
 
 def read_part(path: Path, columns: list[str] | None = None) -> pa.Table:
-    """The rows of a part.
-
-    Args:
-        path: The file.
-        columns: Only these columns.
-
-    Returns:
-        The rows.
+    """Read the rows of a part, or some columns of them.
 
     Raises:
         RunError: If the file is damaged.
     """
-    table = _read(path, columns)
-    return table.replace_schema_metadata(None)
+    return _read(path, columns).replace_schema_metadata(None)
 
 
 def part_config(path: Path) -> str | None:
-    """The digest of the configuration that a part belongs to; ``None`` where it does not tell.
+    """Read the digest of the configuration that a part belongs to; ``None`` where it does not tell.
 
     Raises:
         RunError: If the file is damaged.
@@ -78,11 +71,11 @@ def part_config(path: Path) -> str | None:
 
 def _read(path: Path, columns: list[str] | None) -> pa.Table:
     try:
-        content = path.read_bytes()
-        _verify(content)
-        file = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
-        # Arrow's threads can abort the process while the interpreter ends, and parts are too small to gain from them.
-        return fitting(file.read(columns=columns, use_threads=False))
+        stat = path.stat()
+        _verify(path, stat.st_size, stat.st_mtime_ns, stat.st_ino)
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            # Arrow's threads can abort the process while the interpreter ends, and parts are small.
+            return typed(file.read(columns=columns, use_threads=False))
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise RunError(
@@ -90,8 +83,13 @@ def _read(path: Path, columns: list[str] | None) -> pa.Table:
         ) from error
 
 
-def _verify(content: bytes) -> None:
-    """Check the sum over the whole file; before anything is parsed, for a damaged footer can say anything."""
+@lru_cache(maxsize=65_536)
+def _verify(path: Path, _size: int, _changed: int, _inode: int) -> None:
+    """Check the sum over the whole file, once as long as the file does not change.
+
+    This comes before anything is parsed: a damaged footer can say anything.
+    """
+    content = path.read_bytes()
     found = None
     for found in _DIGITS.finditer(content):  # noqa: B007 - the last one is in the footer
         pass

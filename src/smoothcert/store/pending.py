@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from smoothcert.files import parse_json, replacing
-from smoothcert.store.rows import SCHEMA, Row, unfit_row
+from smoothcert.store.rows import SCHEMA, Row, mistyped_row
 from smoothcert.types import RunError
 
 NAME = "pending.jsonl"
@@ -66,9 +66,9 @@ def read_pending(folder: Path) -> Pending:
     # A kill leaves the beginning of a line. The count is written whole, and a whole line ends in nothing but a newline.
     if (rest and not lines and not rest.startswith(b'{"index"')) or _has_sum(rest[:-1]):
         raise _damaged(file, len(lines) + 1, counts)
-    unfit = unfit_row(rows)
-    if unfit is not None:
-        raise _damaged(file, 1 + counts + unfit, counts)
+    mistyped = mistyped_row(rows)
+    if mistyped is not None:
+        raise _damaged(file, 1 + counts + mistyped, counts)
     if head is None or not counts:
         return Pending(rows, size, torn=bool(rest))
     if type(head["rows"]) is not int or not isinstance(head.get("config"), str):

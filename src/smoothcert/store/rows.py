@@ -1,16 +1,22 @@
-"""The rows of a certification run: one per input, with its certificate and its votes."""
+"""The rows of a run: their types, their checks, and how a certificate becomes one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from smoothcert.store.logs import LOG_TYPES
-from smoothcert.types import Certificate, Routing
+from smoothcert.types import ABSTAIN, LARGEST_RADIUS, Arithmetic, Certificate, Guarantee, Norm, Routing
 
 Row = dict[str, Any]
+
+ANSWERS = ("index", "label", "predict", "radius")
+"""The columns that certified accuracy needs."""
 
 _votes = pa.list_(pa.int64())
 SCHEMA = pa.schema(
@@ -52,34 +58,36 @@ SCHEMA = pa.schema(
 """The columns of a certification run.
 
 ``checkpoints`` are cumulative counts at powers of ten below ``n``; ``consensus`` is the share of noisy copies that the
-first members of a consensus decided, null for other models; ``sigma`` the scale of a noise chosen for the input alone.
-Where a selector chose who answers: its certified ``choice`` (-1: none) and how far it holds, the votes of the
-estimation and the selection samples (for ACES, copies per threshold), and the class of a core that was asked.
-``seed``, ``arithmetic``, ``offset``, ``runtime``, ``model`` and ``input`` are those of the certificate. Parts of
-earlier versions lack the last columns: there the values are unknown.
+first members of a consensus decided, null for other models; ``sigma`` is the noise scale of this input where each input
+has one. Where a selector chose who answers: its certified ``choice`` (-1: none) and how far it holds, its votes over
+the estimation and the selection samples (for ACES, copies per threshold), and the class of a core. Parts of earlier
+versions lack the last columns: there the values are unknown.
 """
 
-_KNOWN = LOG_TYPES | {field.name: field.type for field in SCHEMA}
-"""The types of all columns that have one: those of certification runs and of imported logs."""
+_TYPES = LOG_TYPES | {field.name: field.type for field in SCHEMA}
+_KINDS: dict[str, list[str | None]] = {
+    name: [each.value for each in kind]
+    for name, kind in (("norm", Norm), ("guarantee", Guarantee), ("arithmetic", Arithmetic))
+}
 
 
-def fitting(table: pa.Table) -> pa.Table:
-    """A table with the types of a run, so that nobody who reads rows meets another type than expected.
-
-    Returns:
-        The table; numbers of another width, and columns of nothing but gaps, are given their type.
+def typed(table: pa.Table) -> pa.Table:
+    """Give a table the column types of a run.
 
     Raises:
-        ValueError: If a column is there twice or of another type, an entry of a list is missing, or the index is.
+        ValueError: If a column appears twice or has another type, or a list has gaps.
     """
     for name in table.column_names:
         if table.column_names.count(name) > 1:
             raise ValueError(f"it has two columns {name}")
-        column, known = table[name], _KNOWN.get(name, table[name].type)
+        column, known = table[name], _TYPES.get(name, table[name].type)
         if column.type != known:
-            if not (_is_number(column.type) and _is_number(known)) and not _is_gap(column.type):
+            if not (_is_number(column.type) and _is_number(known)) and not _is_empty(column.type):
                 raise ValueError(f"its column {name} holds {column.type} and not {known}")
-            column = column.cast(known)
+            try:
+                column = column.cast(known)
+            except pa.ArrowInvalid:
+                raise ValueError(f"its column {name} has a value that is not {known}") from None
             table = table.set_column(table.column_names.index(name), name, column)
         if pa.types.is_list(column.type) and pa.types.is_struct(column.type.value_type):
             entries = column.combine_chunks().flatten()
@@ -94,23 +102,98 @@ def _is_number(kind: Any) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
-def _is_gap(kind: Any) -> bool:
+def _is_empty(kind: Any) -> bool:
     return bool(pa.types.is_null(kind) or (pa.types.is_list(kind) and pa.types.is_null(kind.value_type)))
 
 
-def unfit_row(rows: Sequence[Row]) -> int | None:
-    """The place of the first row that is none of a certification run; None where all of them are."""
-    if _fits(rows):
+def mistyped_row(rows: Sequence[Row]) -> int | None:
+    """Return the position of the first row whose values do not have the types of a run."""
+    if _has_types(rows):
         return None
-    return next((place for place, row in enumerate(rows) if not _fits([row])), 0)
+    return next((place for place, row in enumerate(rows) if not _has_types([row])), 0)
 
 
-def _fits(rows: Sequence[Row]) -> bool:
+def _has_types(rows: Sequence[Row]) -> bool:
     try:
-        table = fitting(pa.Table.from_pylist(rows, schema=SCHEMA))
+        table = typed(pa.Table.from_pylist(rows, schema=SCHEMA))
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         return False
     return not table["index"].null_count
+
+
+def check_rows(table: pa.Table, *, num_classes: int | None = None, needs_norm: bool = False) -> None:
+    """Refuse rows that no run can have; only columns that are present are checked.
+
+    Args:
+        table: The rows, with the types of a run.
+        num_classes: The number of classes, if known.
+        needs_norm: Whether every row must have a norm; rows of imported logs may lack it.
+
+    Raises:
+        ValueError: Saying which row is wrong, and why.
+    """
+    if not len(table):
+        return
+    for wrong, problem in _problems(table, num_classes, needs_norm):
+        if wrong.any():
+            place = int(np.argmax(wrong))
+            index = table["index"][place].as_py()
+            row = f"row {place + 1}" if index is None else f"the row of input {index}"
+            raise ValueError(f"{row} {problem}")
+
+
+def _problems(table: pa.Table, num_classes: int | None, needs_norm: bool) -> Iterator[tuple[NDArray[np.bool_], str]]:
+    """Yield the checks one by one; later checks rely on earlier ones."""
+    there = set(table.column_names)
+    for name in ANSWERS:
+        if name in there:
+            yield _array(pc.is_null(table[name])), f"has no {name}"
+    index = _array(table["index"])
+    order = np.argsort(index, kind="stable")
+    repeated = np.zeros(len(index), dtype=bool)
+    repeated[order[1:]] = index[order[1:]] == index[order[:-1]]
+    yield repeated, "appears twice"
+    for name, lowest in (("index", 0), ("label", 0), ("predict", ABSTAIN)):
+        if name in there:
+            values = _array(table[name])
+            yield values < lowest, f"has a negative {name}"
+            if num_classes is not None and name != "index":
+                yield values >= num_classes, f"has a {name} beyond the {num_classes} classes"
+    for name in ("radius", "p_lower", "sigma", "seconds", "choice_radius", "offset"):
+        if name in there:
+            values = _array(pc.fill_null(table[name], 0.0))
+            yield ~((values >= 0) & (values < LARGEST_RADIUS)), f"has a {name} that is not a number from 0 to 1e15"
+    if {"predict", "radius"} <= there:
+        answered = _array(table["predict"]) != ABSTAIN
+        yield ~answered & (_array(table["radius"]) > 0), "abstains, but has a radius above 0"
+    if "alpha" in there:
+        alpha = _array(pc.fill_null(table["alpha"], 0.5))
+        yield ~((alpha > 0) & (alpha < 1)), "has an alpha that is not strictly between 0 and 1"
+    for name, kinds in _KINDS.items():
+        if name in there:
+            allowed = kinds if name == "norm" and needs_norm else [*kinds, None]
+            yield ~_array(pc.is_in(table[name], value_set=pa.array(allowed, pa.string()))), f"has an invalid {name}"
+    for votes, samples in (("counts", "n"), ("selection", "n0"), ("selector", None), ("selector0", None)):
+        if votes in there:
+            n = _array(pc.fill_null(table[samples], 2**62)) if samples in there else None  # null: unknown
+            yield _miscounted(table[votes], n), f"has {votes} that are negative or more than its samples"
+
+
+def _miscounted(column: pa.ChunkedArray, n: NDArray[np.int64] | None) -> NDArray[np.bool_]:
+    """Find the rows whose counts are missing, negative, or more than the samples."""
+    lists = column.combine_chunks()
+    rows, counts = _array(pc.list_parent_indices(lists)), lists.flatten()
+    wrong = np.zeros(len(column), dtype=bool)
+    wrong[rows[_array(pc.is_null(counts))]] = True
+    values = _array(pc.fill_null(counts, 0))
+    wrong[rows[values < 0]] = True
+    if n is not None:
+        wrong |= np.bincount(rows, values.astype(np.float64), len(column)) > n
+    return wrong
+
+
+def _array(values: Any) -> NDArray[Any]:
+    return np.asarray(values.to_numpy(zero_copy_only=False) if isinstance(values, pa.Array) else values.to_numpy())
 
 
 def certificate_row(
@@ -120,7 +203,7 @@ def certificate_row(
     consensus: float | None = None,
     sigma: float | None = None,
 ) -> Row:
-    """One row of a run: the certificate of an input whose true class is ``label``."""
+    """Make the row of an input whose true class is ``label``."""
     c = certificate
     return {
         "index": c.index,

@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,19 @@ import pyarrow as pa
 from filelock import FileLock, Timeout
 
 from smoothcert.files import TEMPORARIES, temporary_beside
-from smoothcert.store import info, pending
-from smoothcert.store.info import config_digest, read_info, refuse_strangers, write_info
+from smoothcert.store import pending, run_json
 from smoothcert.store.parts import parts_of, read_part, write_part
 from smoothcert.store.pending import PendingFile, read_pending
-from smoothcert.store.probes import refuse_other_answers
-from smoothcert.store.rows import SCHEMA, Row, certificate_row
-from smoothcert.store.settings import checked_settings
+from smoothcert.store.rows import SCHEMA, Row, certificate_row, check_rows
+from smoothcert.store.run_json import (
+    RunSettings,
+    config_digest,
+    parse_settings,
+    read_info,
+    refuse_other_answers,
+    refuse_strangers,
+    write_info,
+)
 from smoothcert.types import RunError
 
 __all__ = ["SCHEMA", "Row", "Run", "RunWriter", "certificate_row", "flat_config", "load_run", "open_run", "write_run"]
@@ -58,14 +65,26 @@ class Run:
         """What was asked for; the same configuration gives the same rows."""
         return self.info["config"]  # type: ignore[no-any-return]
 
-    @property
-    def settings(self) -> Mapping[str, Any]:
-        """The configuration, for who computes with its settings rather than shows them.
+    @cached_property
+    def settings(self) -> RunSettings:
+        """The configuration with typed fields.
 
         Raises:
-            RunError: If a setting is of another kind than any version writes.
+            RunError: If a setting is not of the type that any version writes.
         """
-        return checked_settings(self.config, self.path)
+        return parse_settings(self.config, self.path)
+
+    @property
+    def sessions(self) -> list[Mapping[str, Any]]:
+        """The circumstances of each session, oldest first; those of an unknown form are left out."""
+        sessions = self.info.get("sessions")
+        return [each for each in sessions if isinstance(each, Mapping)] if isinstance(sessions, list) else []
+
+    @property
+    def dimension(self) -> int | None:
+        """The number of values of an input; None for runs of earlier versions, which did not store it."""
+        found = {each["dimension"] for each in self.sessions if type(each.get("dimension")) is int}
+        return found.pop() if len(found) == 1 and min(found) > 0 else None
 
     def table(self, columns: Sequence[str] | None = None) -> pa.Table:
         """All rows as an Arrow table, ordered by input index.
@@ -103,12 +122,28 @@ class Run:
         parts = parts_of(self.path)
         for part in parts:
             piece = read_part(part, None if columns is None else list(columns))
+            self._check(part, piece)
             _note(part, piece, seen)
             yield piece.sort_by("index")
         waiting = [row for row in waiting if row["index"] not in seen]
         if waiting or not parts:
             rest = pa.Table.from_pylist(waiting, schema=SCHEMA).sort_by("index")
+            self._check(self.path / pending.NAME, rest)
             yield rest if columns is None else rest.select([name for name in columns if name in SCHEMA.names])
+
+    def _check(self, file: Path, rows: pa.Table) -> None:
+        classes = None if "experts" in self.config else self.config.get("num_classes")  # a router's are its experts
+        try:
+            check_rows(
+                rows,
+                num_classes=classes if isinstance(classes, int) else None,
+                needs_norm=self.config["kind"] == "certification",
+            )
+        except ValueError as error:
+            raise RunError(
+                f"{file} is damaged: {error}; delete the file and run the same certify command again to compute its "
+                "rows anew."
+            ) from error
 
     def rows(self) -> list[Row]:
         """All rows as dicts, ordered by input index; ``checkpoints``, ``alpha_split`` and ``decisions`` as mappings."""
@@ -222,7 +257,7 @@ def open_run(
         RunError: If the folder cannot be written, belongs to another configuration, is no run, or is in use.
     """
     folder = Path(path)
-    if folder.exists() and not (folder / info.NAME).exists() and not _is_ours(folder):
+    if folder.exists() and not (folder / run_json.NAME).exists() and not _is_ours(folder):
         raise RunError(f"{folder} exists and is not a run folder; choose a new or empty folder.")
     lock = FileLock(folder / _LOCK, timeout=0)
     try:
@@ -273,12 +308,12 @@ def _prepare(folder: Path, config: Mapping[str, Any], session: Mapping[str, Any]
     for leftover in folder.glob(TEMPORARIES):  # of a process that was killed; we hold the lock
         leftover.unlink(missing_ok=True)
     sessions: list[Any] = []
-    if (folder / info.NAME).exists() and not _is_empty(folder):
+    if (folder / run_json.NAME).exists() and not _is_empty(folder):
         run = load_run(folder)
         _refuse_other(folder, run.config, json.loads(json.dumps(config)))
         sessions = run.info.get("sessions", [])
         if not isinstance(sessions, list):
-            raise RunError(f"{folder / info.NAME} is damaged (its sessions are no list); restore it.")
+            raise RunError(f"{folder / run_json.NAME} is damaged (its sessions are no list); restore it.")
         refuse_other_answers(folder, sessions, [session])
         config = run.config  # one of an earlier version may tell less
     elif refuse_strangers(folder, config_digest(config)):
@@ -301,7 +336,7 @@ def _is_ours(folder: Path) -> bool:
     """Whether nothing is there but what a run consists of."""
     if not folder.is_dir():
         return False
-    known = {_LOCK, info.NAME, pending.NAME, *(part.name for part in parts_of(folder))}
+    known = {_LOCK, run_json.NAME, pending.NAME, *(part.name for part in parts_of(folder))}
     return all(file.name in known or file.match(TEMPORARIES) for file in folder.iterdir())
 
 

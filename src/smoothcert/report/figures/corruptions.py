@@ -1,0 +1,108 @@
+"""Pictures of results on suites of corruptions: matplotlib figures without global state."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from smoothcert.report.corruptions import ACR, IDENTITY, SuiteResults, suite_mean, type_mean
+from smoothcert.report.figures.style import COLOURS, DASHES, canvas, finished, plain
+from smoothcert.report.metrics import axis_norm, common_norm
+from smoothcert.report.notes import markers
+from smoothcert.types import UsageError
+
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+PANELS_IN_A_ROW = 4
+
+
+def type_figure(methods: Sequence[SuiteResults], *, title: str | None = None) -> Figure:
+    """Draw the ACR on every type of corruption, a dot for each method; the mean and the clean set stand below.
+
+    Args:
+        methods: The results, all on the same sets; see :func:`smoothcert.report.corruptions.comparable`.
+    """
+    types = methods[0].types
+    clean = [IDENTITY] if (IDENTITY, None) in methods[0].outcomes else []
+    names = [*types, ACR.mean_name, *clean]
+    figure, (axes,) = canvas(1, height=1.3 + 0.24 * len(names) + 0.22 * math.ceil(len(methods) / 2))
+    places = list(range(len(names)))
+    handles, labels = [], _labels(methods)
+    for number, method in enumerate(methods):
+        values = [type_mean(method, kind, ACR) for kind in types]
+        values += [suite_mean(method, ACR), *(type_mean(method, kind, ACR) for kind in clean)]
+        handles += axes.plot(
+            [float(value) for value in values],
+            places,
+            linestyle="none",
+            marker=MARKERS[number % len(MARKERS)],
+            color=COLOURS[number % len(COLOURS)],
+            markerfacecolor="none" if number >= len(COLOURS) else None,
+            label=labels[number],
+        )
+    axes.axhline(len(types) - 0.5, color="0.4", linewidth=0.8)
+    axes.set_yticks(places, [plain(name) for name in names])
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_xlim(left=0)
+    axes.set_xlabel(_axis(methods))
+    return finished(figure, handles, title)
+
+
+def severity_figure(methods: Sequence[SuiteResults], *, title: str | None = None) -> Figure:
+    """Draw the ACR over the severity, a panel for each type of corruption; a thin line marks the clean set.
+
+    Args:
+        methods: The results, all on the same sets; see :func:`smoothcert.report.corruptions.comparable`.
+    """
+    levels = methods[0].severities
+    if not levels:
+        raise UsageError("these results have no severities to draw; draw the types instead.")
+    types = [kind for kind in methods[0].types if any((kind, level) in methods[0].outcomes for level in levels)]
+    columns = min(PANELS_IN_A_ROW, len(types))
+    rows = math.ceil(len(types) / columns)
+    height = 1.0 + 1.6 * rows + 0.22 * math.ceil((1 + len(methods)) / 2)
+    figure, panels = canvas(columns, rows=rows, width=max(2.2 * columns, 4.4), height=height)
+    handles, labels = [], _labels(methods)
+    top = 0.0
+    for axes, kind in zip(panels, types, strict=False):
+        for number, method in enumerate(methods):
+            colour, dashes = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
+            found = [level for level in levels if (kind, level) in method.outcomes]
+            values = [float(ACR.of(method.outcomes[kind, level])) for level in found]
+            style: dict[str, Any] = {"color": colour, "linestyle": dashes, "marker": ".", "linewidth": 1.6}
+            lines = axes.plot(found, values, label=labels[number], **style)
+            handles += lines if axes is panels[0] else []
+            top = max(top, *values)
+            if (IDENTITY, None) in method.outcomes:
+                clean = float(ACR.of(method.outcomes[IDENTITY, None]))
+                axes.axhline(clean, color=colour, linestyle=dashes, linewidth=0.7)
+                top = max(top, clean)
+        axes.set_title(plain(kind), fontsize="small")
+        axes.set_xticks(levels)
+    for axes in panels:
+        axes.set_ylim(0, 1.08 * top or 1)
+        axes.tick_params(labelsize="small")
+    for axes in panels[len(types) - columns : len(types)]:  # the lowest of each column
+        axes.set_xlabel("severity", fontsize="small")
+    for axes in panels[len(types) :]:
+        axes.set_axis_off()
+    if (IDENTITY, None) in methods[0].outcomes:
+        handles.append(Line2D([], [], color="0.4", linewidth=0.7, label="clean set (thin)"))
+    figure.supylabel(_axis(methods), fontsize="medium")
+    return finished(figure, handles, title)
+
+
+def _labels(methods: Sequence[SuiteResults]) -> list[str]:
+    marked = markers([method.subject for method in methods])
+    return [
+        f"{plain(method.name + marker)} (mACR {ACR.text(suite_mean(method, ACR))})"
+        for method, marker in zip(methods, marked, strict=True)
+    ]
+
+
+def _axis(methods: Sequence[SuiteResults]) -> str:
+    norm = common_norm([outcomes for method in methods for outcomes in method.outcomes.values()])
+    return f"average certified radius ({axis_norm(norm)})"

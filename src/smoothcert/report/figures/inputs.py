@@ -1,0 +1,185 @@
+"""Pictures of inputs under noise."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.patches import Patch
+from numpy.typing import ArrayLike, NDArray
+
+from smoothcert.report.figures.style import COLOURS, canvas, finished, plain
+from smoothcert.report.metrics import NORM_TEXT
+from smoothcert.types import ABSTAIN, Norm, UsageError, radius_text
+
+_MOST_CLASSES = 10
+_NAME_WIDTH = 16
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class VotedInput:
+    """An input, some of its noisy copies, and how the classifier voted on all of them.
+
+    Attributes:
+        index: Its index in the dataset.
+        image: The input, (channels, height, width) in [0, 1] with 1 or 3 channels.
+        copies: Noisy copies, each of the image's shape.
+        counts: Votes per class.
+        n: The number of votes, invalid ones included.
+        label: The true class.
+        predict: The certified class, or ``ABSTAIN``.
+        radius: The certified radius.
+        norm: The norm of the radius.
+    """
+
+    index: int
+    image: ArrayLike
+    copies: Sequence[ArrayLike]
+    counts: Sequence[int]
+    n: int
+    label: int
+    predict: int
+    radius: float
+    norm: Norm
+
+
+def scales_figure(
+    images: Sequence[ArrayLike],
+    scales: Mapping[str, Sequence[float]],
+    *,
+    names: Sequence[str] | None = None,
+    seed: int = 0,
+    title: str | None = None,
+) -> Figure:
+    """Draw inputs without noise and under Gaussian noise at several scales, such as σ₀ and the σ* chosen for each.
+
+    Args:
+        images: The inputs, (channels, height, width) in [0, 1] with 1 or 3 channels.
+        scales: By name of the scale, its value for every input; a row of pictures for each.
+        names: What to write above the inputs.
+        seed: The seed of the noise, which is the same in a column but for its scale.
+
+    Returns:
+        A figure of its own, a column per input; values outside [0, 1] are cut off, as a screen does.
+    """
+    pixels = [np.asarray(image, dtype=np.float64) for image in images]
+    if not pixels or any(image.ndim != 3 or image.shape[0] not in (1, 3) for image in pixels):
+        raise UsageError("the inputs must be images of shape (1 or 3, height, width), at least one.")
+    for name, values in scales.items():
+        if len(values) != len(pixels) or not all(value >= 0 for value in values):
+            raise UsageError(f"{name} must hold one scale for each of the {len(pixels)} inputs, none of them negative.")
+    rows = 1 + len(scales)
+    figure, panels = canvas(len(pixels), rows=rows, width=1.3 * len(pixels) + 1.0, height=1.5 * rows + 0.3)
+    for column, image in enumerate(pixels):
+        noise = np.random.default_rng([seed, column]).standard_normal(image.shape)
+        shown = {"input": 0.0, **{name: float(values[column]) for name, values in scales.items()}}
+        for row, (name, scale) in enumerate(shown.items()):
+            axes = panels[row * len(pixels) + column]
+            axes.imshow(_visible(image + scale * noise), cmap="gray", vmin=0, vmax=1)
+            axes.set_xticks([])
+            axes.set_yticks([])
+            axes.grid(False)
+            if column == 0:
+                axes.set_ylabel(plain(name))
+            if row:
+                axes.set_title(f"{scale:.2f}", fontsize="small")
+            elif names is not None:
+                axes.set_title(plain(names[column]), fontsize="small")
+    return finished(figure, [], title)
+
+
+def votes_figure(inputs: Sequence[VotedInput], class_names: Sequence[str], *, title: str | None = None) -> Figure:
+    """Draw inputs, some of their noisy copies, and the votes on all copies, a row for each input.
+
+    The noisy inputs are like those in Figure 9 of Alfarra et al. (2022), the votes like the histogram of Cohen,
+    Rosenfeld and Kolter (2019), Figure 1. A radius is rounded down.
+
+    Args:
+        inputs: The inputs, at least one.
+        class_names: The name of each class.
+
+    Returns:
+        A figure of its own; pixels outside [0, 1] are cut off, as a screen does. Of more than ten classes, those with
+        most votes are shown, and the true one.
+    """
+    pixels = [_images(each) for each in inputs]
+    if not inputs:
+        raise UsageError("there are no inputs to show.")
+    if max(len(each.counts) for each in inputs) > len(class_names):
+        most = max(len(each.counts) for each in inputs)
+        raise UsageError(f"votes are on {most} classes, but only {len(class_names)} have names; use their dataset.")
+    columns = max(map(len, pixels))
+    width = 1.25 * columns + 3.4
+    figure = Figure(figsize=(width, 2.1 * len(inputs) + 0.7), layout=ConstrainedLayoutEngine(h_pad=0.09, w_pad=0.05))
+    FigureCanvasAgg(figure)
+    ratios = [*[1.0] * columns, 1.9]
+    grid = figure.add_gridspec(len(inputs), columns + 1, width_ratios=ratios)
+    for row, (each, images) in enumerate(zip(inputs, pixels, strict=True)):
+        for column, image in enumerate(images):
+            axes = figure.add_subplot(grid[row, column])
+            axes.imshow(_visible(image), cmap="gray", vmin=0, vmax=1)
+            axes.set_xticks([])
+            axes.set_yticks([])
+            name = f"input {each.index}" if column == 0 else f"copy {column}"
+            axes.set_title(name, fontsize="small")
+            if column == 0:
+                axes.set_xlabel(f"class {_short(class_names[each.label])}", fontsize="small")
+        _draw_votes(figure.add_subplot(grid[row, columns]), each, class_names)
+    handles = [
+        Patch(color=COLOURS[2], label="votes for the true class"),
+        Patch(color=COLOURS[1], label="votes for another class"),
+    ]
+    return finished(figure, handles, title)
+
+
+def _images(each: VotedInput) -> list[NDArray[np.float64]]:
+    images = [np.asarray(image, dtype=np.float64) for image in (each.image, *each.copies)]
+    if any(image.ndim != 3 or image.shape[0] not in (1, 3) for image in images):
+        raise UsageError(f"input {each.index} is no image of shape (1 or 3, height, width), so it cannot be shown.")
+    return images
+
+
+def _draw_votes(axes: Axes, each: VotedInput, class_names: Sequence[str]) -> None:
+    """Bars of the votes in per cent of the samples, with the counts beside them, and the answer above."""
+    counts = np.asarray(each.counts)
+    shown = list(range(len(counts)))
+    if len(counts) > _MOST_CLASSES:
+        shown = np.argsort(-counts, kind="stable")[:_MOST_CLASSES].tolist()
+        if each.label not in shown:
+            shown[-1] = each.label
+    places = np.arange(len(shown))
+    colours = [COLOURS[2] if which == each.label else COLOURS[1] for which in shown]
+    axes.barh(places, 100 * counts[shown] / each.n, color=colours)
+    for place, count in zip(places, counts[shown].tolist(), strict=True):
+        if count:
+            axes.annotate(
+                f"{count:,}", (100 * count / each.n, place), (2, 0), textcoords="offset points", va="center", fontsize=6
+            )
+    axes.set_yticks(places, [_short(class_names[which]) for which in shown], fontsize=6)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 118)
+    axes.set_xticks([0, 50, 100])
+    axes.tick_params(axis="x", labelsize="small")
+    axes.set_xlabel(f"votes (% of {each.n:,})", fontsize="small")
+    axes.spines[["top", "right"]].set_visible(False)
+    if each.predict == ABSTAIN:
+        answer = "abstains"
+    else:
+        proved = f"{NORM_TEXT[each.norm]} radius {radius_text(each.radius, 0 if each.norm is Norm.L0 else 3)}"
+        answer = f"answers {_short(class_names[each.predict])}, {proved}"
+    axes.set_title(answer, fontsize="small")
+
+
+def _short(name: str) -> str:
+    return plain(textwrap.shorten(name, _NAME_WIDTH, placeholder="…") if len(name) > _NAME_WIDTH else name)
+
+
+def _visible(image: NDArray[np.float64]) -> NDArray[np.float64]:
+    clipped = np.clip(image, 0.0, 1.0)
+    return clipped[0] if len(clipped) == 1 else np.moveaxis(clipped, 0, 2)

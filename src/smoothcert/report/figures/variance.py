@@ -1,0 +1,274 @@
+"""Pictures of the variance model: what it says of margins, votes, radii and covariances beside what is measured.
+
+After Figures 2, 3, 8, 9 and 11 of Horváth, Müller, Fischer and Vechev (2022). Save them by ``style.save_figure``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from numpy.typing import ArrayLike, NDArray
+
+from smoothcert.report.figures.style import COLOURS, DASHES, canvas, finished, plain
+from smoothcert.report.metrics import NORM_TEXT
+from smoothcert.stats import (
+    Agreement,
+    Covariances,
+    RadiusDistribution,
+    VarianceModel,
+    component_covariances,
+    estimate_variance,
+    expected_radius,
+    soft_voting_margins,
+)
+from smoothcert.types import Norm, UsageError, radius_text
+
+FloatArray = NDArray[np.float64]
+
+_BINS = 60
+_SAMPLES = tuple(round(10 ** (quarter / 4)) for quarter in range(8, 25))  # 100 to a million
+
+
+def margin_figure(model: VarianceModel, noisy: ArrayLike, sizes: Sequence[int], *, title: str | None = None) -> Figure:
+    """Draw the margin to the runner-up class for several ensemble sizes, modelled and measured (Fig. 2a).
+
+    Args:
+        model: The model of one input.
+        noisy: Logits of noisy copies by the members of the model, (members, copies, classes).
+        sizes: Ensemble sizes, at most the number of members.
+
+    Returns:
+        A figure of its own: thin steps are the measured margins of soft voting, lines the Gaussians of these members.
+    """
+    _require(sizes, "ensemble sizes")
+    position = int(np.argmin(model.given_members(max(sizes)).mean))
+    measured = [soft_voting_margins(noisy, k, model.label)[:, position] for k in sizes]
+    bins = np.histogram_bin_edges(np.concatenate(measured), bins=_BINS // 2)
+    figure, (axes,) = canvas(1, height=4.4)
+    axes.axvline(0.0, color="0.4", linewidth=0.7)
+    handles = []
+    for number, k in enumerate(sizes):
+        colour, dashes = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
+        density, _ = np.histogram(measured[number], bins=bins, density=True)
+        axes.stairs(density, bins, color=colour, alpha=0.5, linewidth=0.8)
+        margins = model.given_members(k)
+        curve = _gaussian(bins, margins.mean[position], np.sqrt(margins.covariance[position, position]))
+        (line,) = axes.plot(*curve, color=colour, linestyle=dashes, linewidth=1.8, label=f"k = {k}")
+        handles.append(line)
+    for name, width, strength in (("modelled", 1.8, 1.0), ("measured", 0.8, 0.5)):
+        handles.append(Line2D([], [], color="0.2", linewidth=width, alpha=strength, label=name))
+    axes.set_xlabel(f"margin of class {model.label} over class {model.others[position]} (logits)")
+    axes.set_ylabel("probability density (1/logit)")
+    return finished(figure, handles, title, columns=4)
+
+
+def success_figure(agreement: Agreement, *, bound: bool = False, title: str | None = None) -> Figure:
+    """Draw the probability of the label over the ensemble size, modelled and measured (Fig. 2b).
+
+    Args:
+        agreement: The probabilities of one input.
+        bound: Whether to draw the Chebyshev bound too, which lies far below.
+
+    Returns:
+        A figure of its own; the bars are one standard error of the measured share.
+    """
+    _require(agreement.sizes, "ensemble sizes")
+    figure, (axes,) = canvas(1, height=4.4)
+    error = np.sqrt(agreement.measured * (1 - agreement.measured) / agreement.copies)
+    axes.errorbar(agreement.sizes, agreement.measured, error, fmt="o", color=COLOURS[4], capsize=3, label="measured")
+    modelled = {
+        "modelled, these members": agreement.given_members,
+        "modelled, members newly trained": agreement.random_ensemble,
+    }
+    if bound:
+        modelled["Chebyshev bound"] = agreement.chebyshev
+    for number, (name, values) in enumerate(modelled.items()):
+        axes.plot(agreement.sizes, values, color=COLOURS[number], linestyle=DASHES[number], linewidth=1.8, label=name)
+    axes.set_xticks(agreement.sizes)
+    axes.set_xlabel("ensemble size k (members)")
+    axes.set_ylabel("success probability")
+    return finished(figure, axes.get_legend_handles_labels()[0], title)
+
+
+def radii_figure(
+    distributions: Mapping[str, RadiusDistribution], *, norm: Norm = Norm.L2, title: str | None = None
+) -> Figure:
+    """Draw how the radii that certification will report are distributed (Fig. 2c).
+
+    Args:
+        distributions: The distributions by name, such as ``"k = 5, n = 1000"``.
+
+    Returns:
+        A figure of its own: the probability of each of 60 intervals of the radius, a thin line at the mean, and the
+        probability to abstain in the legend.
+    """
+    _require(distributions, "distributions")
+    bins = np.linspace(0.0, 1.02 * max(_usual_most(each) for each in distributions.values()) or 1.0, _BINS + 1)
+    figure, (axes,) = canvas(1, height=4.0 + 0.22 * len(distributions))
+    handles = []
+    for number, (name, each) in enumerate(distributions.items()):
+        colour, dashes = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
+        percent = 100 * np.histogram(each.radii, bins=bins, weights=each.probabilities)[0]
+        axes.stairs(percent, bins, color=colour, linestyle=dashes, linewidth=1.6)
+        axes.axvline(each.expected, color=colour, linewidth=0.7, zorder=1)
+        text = f"{plain(name)} (mean {radius_text(each.expected)}, abstains {100 * each.abstain:.1f} %)"
+        handles += axes.plot([], [], color=colour, linestyle=dashes, linewidth=1.6, label=text)
+    axes.set_xlim(0.0, bins[-1])
+    axes.set_ylim(bottom=0.0)
+    axes.set_xlabel(f"certified radius ({NORM_TEXT[norm]})")
+    axes.set_ylabel(f"probability (% per {bins[1]:.2g})")
+    return finished(figure, handles, title, columns=1)
+
+
+def expected_radius_figure(
+    radius: Callable[[FloatArray], FloatArray],
+    *,
+    probabilities: Sequence[float] = (0.6, 0.8, 0.9, 0.99, 0.999, 1.0),
+    samples: Sequence[int] = _SAMPLES,
+    alpha: float = 0.001,
+    norm: Norm = Norm.L2,
+    title: str | None = None,
+) -> Figure:
+    """Draw the mean radius over the number of samples, a curve per true success probability (Fig. 3).
+
+    Args:
+        radius: The radius that a lower bound proves, as ``Gaussian(0.25).radius``.
+        probabilities: The true success probabilities.
+        samples: The numbers of samples n.
+        alpha: The probability of a wrong certificate.
+    """
+    _require(probabilities, "probabilities")
+    _require(samples, "numbers of samples")
+    curves = expected_radius(np.array(probabilities)[:, None], np.array(samples), alpha, radius)
+    figure, (axes,) = canvas(1, height=4.4)
+    for number, (p, values) in enumerate(zip(probabilities, curves, strict=True)):
+        colour, dashes = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
+        axes.plot(samples, values, color=colour, linestyle=dashes, linewidth=1.8, label=f"p = {p:g}")
+    axes.set_xscale("log")
+    axes.set_xlabel("samples n")
+    axes.set_ylabel(f"expected certified radius ({NORM_TEXT[norm]})")
+    axes.set_ylim(bottom=0.0)
+    return finished(figure, axes.get_legend_handles_labels()[0], title, columns=3)
+
+
+def components_figure(inputs: Sequence[tuple[ArrayLike, ArrayLike]], *, title: str | None = None) -> Figure:
+    """Draw the components of the logits against the Gaussians of the model, under both readings of y_c (Fig. 8 and 9).
+
+    Left, the clean component over members; in the middle, the perturbation effect over noise; each about its modelled
+    mean and in its modelled standard deviations, over all inputs and classes. Right, each member's mean perturbation
+    effect, which the model takes to be 0. With few members the left panel is narrower than a Gaussian by arithmetic:
+    no deviation from the mean of k values exceeds (k − 1)/√k of their standard deviations.
+
+    Args:
+        inputs: Clean logits (members, classes) and noisy logits (members, copies, classes) of each input.
+    """
+    _require(inputs, "inputs")
+    shares: dict[str, list[tuple[FloatArray, FloatArray]]] = {"clean": [], "mean": []}
+    shifts = []
+    for clean, noisy in inputs:
+        copies = np.asarray(noisy, dtype=np.float64)
+        for reading, parts in shares.items():
+            model = estimate_variance(clean, noisy, reading=reading)
+            deviation = np.sqrt(np.stack([np.diag(model.clean_covariance), np.diag(model.perturbation_covariance)]))
+            effect = copies - model.members[:, None]
+            parts.append((_standard(model.members - model.mean, deviation[0]), _standard(effect, deviation[1])))
+        shifts.append(np.ravel(copies.mean(axis=1) - np.asarray(clean, dtype=np.float64)))
+    figure, panels = canvas(3, width=10.2, height=4.0)
+    grid = np.linspace(-5.0, 5.0, _BINS + 1)
+    styles = {
+        "clean": (COLOURS[1], "$y_c$ = logits of the clean input"),
+        "mean": (COLOURS[0], "$y_c$ = mean over noise"),
+    }
+    handles: list[Line2D | Patch] = [Line2D([], [], color="0", linewidth=1.6, label="Gaussian of the model")]
+    for panel, axes in enumerate(panels[:2]):
+        for reading, (colour, _) in styles.items():
+            values = np.concatenate([parts[panel].ravel() for parts in shares[reading]])
+            _histogram(axes, values[np.abs(values) <= grid[-1]], grid, colour)
+        axes.plot(*_gaussian(grid, 0.0, 1.0), color="0", linewidth=1.6)
+        axes.set_ylabel("probability density")
+    handles += [Patch(facecolor=colour, alpha=0.4, label=name) for colour, name in styles.values()]
+    shift = np.concatenate(shifts)
+    _histogram(panels[2], shift, np.histogram_bin_edges(shift, bins=_BINS), COLOURS[2])
+    panels[2].axvline(0.0, color="0", linestyle="--", linewidth=1.2)
+    panels[2].set_ylabel("probability density (1/logit)")
+    panels[0].set_xlabel(r"clean component, $(y_c - c)/\sigma_c$")
+    panels[1].set_xlabel(r"perturbation effect, $y_p/\sigma_p$")
+    panels[2].set_xlabel("mean perturbation effect (logits)")
+    handles.append(Line2D([], [], color="0", linestyle="--", linewidth=1.2, label="zero, as modelled"))
+    return finished(figure, handles, title, columns=4)
+
+
+def covariance_figure(clean: ArrayLike, noisy: ArrayLike, *, reading: str = "mean", title: str | None = None) -> Figure:
+    """Draw the covariance of the logits of two members, measured and modelled, and the difference (Fig. 11).
+
+    Args:
+        clean: Clean logits of one input, (members, classes).
+        noisy: Logits of its noisy copies, (members, copies, classes).
+        reading: As in ``stats.estimate_variance``.
+
+    Returns:
+        A figure of its own: the clean component above, the perturbation effect below; each row has one scale. Measured
+        matrices are means over all members and pairs of members.
+    """
+    model = estimate_variance(clean, noisy, reading=reading)
+    zetas = {rf"clean component, $\zeta_c$ = {model.zeta_c:.2f}": model.zeta_c}
+    zetas[rf"perturbation effect, $\zeta_p$ = {model.zeta_p:.2f}"] = model.zeta_p
+    figure, panels = canvas(3, rows=2, width=9.6, height=6.4)
+    classes = len(model.mean)
+    for row, (name, zeta) in enumerate(zetas.items()):
+        found = component_covariances(clean, noisy, reading=reading)[row]
+        measured, modelled = _blocks(found), _blocks(Covariances(found.intra, zeta * found.intra))
+        limit = float(np.abs(measured).max()) or 1.0
+        difference = measured - modelled
+        between = f"difference, at most {np.abs(difference).max():.2g}"
+        columns = {"measured": measured, between: difference, "modelled": modelled}
+        for axes, (heading, matrix) in zip(panels[3 * row : 3 * row + 3], columns.items(), strict=True):
+            image = axes.imshow(matrix, cmap="RdBu_r", vmin=-limit, vmax=limit)
+            axes.axhline(classes - 0.5, color="0.4", linewidth=0.7)
+            axes.axvline(classes - 0.5, color="0.4", linewidth=0.7)
+            axes.set_xticks([classes / 2 - 0.5, 1.5 * classes - 0.5], ["member i", "member j"])
+            axes.set_yticks([classes / 2 - 0.5, 1.5 * classes - 0.5], ["i", "j"])
+            axes.tick_params(length=0)
+            axes.grid(False)
+            axes.set_title(heading, fontsize="medium")
+        panels[3 * row].set_ylabel(name)
+        figure.colorbar(image, ax=panels[3 * row : 3 * row + 3], shrink=0.9, label="covariance (logits²)")
+    return finished(figure, [], title)
+
+
+def _usual_most(distribution: RadiusDistribution) -> float:
+    """The radius exceeded once in ten thousand: the axis need not reach further."""
+    beyond = 1.0 - distribution.abstain - np.cumsum(distribution.probabilities)
+    usual = distribution.radii[: int(np.searchsorted(-beyond, -1e-4)) + 1]
+    return float(usual[-1]) if len(usual) else 0.0
+
+
+def _blocks(covariances: Covariances) -> FloatArray:
+    return np.block([[covariances.intra, covariances.inter], [covariances.inter.T, covariances.intra]])
+
+
+def _standard(values: FloatArray, deviation: FloatArray) -> FloatArray:
+    """Values in standard deviations of their class; classes that do not vary are left out."""
+    return values[..., deviation > 0] / deviation[deviation > 0]
+
+
+def _gaussian(span: FloatArray, mean: float, deviation: float) -> tuple[FloatArray, FloatArray]:
+    x = np.linspace(span[0], span[-1], 400)
+    deviation = max(deviation, 1e-300)  # a margin that does not vary is drawn as nothing rather than refused
+    return x, np.exp(-0.5 * ((x - mean) / deviation) ** 2) / (deviation * np.sqrt(2 * np.pi))
+
+
+def _histogram(axes: Axes, values: FloatArray, bins: FloatArray, colour: str) -> None:
+    density, _ = np.histogram(values, bins=bins, density=True)
+    axes.stairs(density, bins, fill=True, color=colour, alpha=0.25)
+    axes.stairs(density, bins, color=colour, linewidth=1.2)
+
+
+def _require(things: Sequence[object] | Mapping[str, object], name: str) -> None:
+    if not things:
+        raise UsageError(f"there are no {name} to draw; give at least one.")

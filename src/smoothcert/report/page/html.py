@@ -1,0 +1,114 @@
+"""The report page: one HTML file with tables, curves, thresholds and inputs of runs, which needs no network.
+
+Whatever comes from files (names of runs and classes, configurations) is untrusted: it goes into the page as data, and
+the page shows it as text only.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from importlib.resources import files
+from typing import Any
+
+from smoothcert.files import saving
+from smoothcert.report.page.groups import groups
+from smoothcert.report.page.images import BUDGET, FindDataset, ImageDataset, group_images
+from smoothcert.report.page.payload import group_payload
+from smoothcert.store import find_results
+
+_SCRIPTS = ("data", "table", "curves", "aces", "noise", "explorer", "detail", "main")
+
+
+def report_html(
+    paths: Sequence[str | os.PathLike[str]],
+    *,
+    radii: Sequence[float] | None = None,
+    title: str | None = None,
+    core: str | os.PathLike[str] | None = None,
+    find_dataset: FindDataset | None = None,
+    dataset: ImageDataset | None = None,
+) -> str:
+    """Make the report page of runs and logs.
+
+    Args:
+        paths: Run folders, certification logs, folders that hold some of them, and common prefixes of ACES logs.
+        radii: The radii of the overview; by default such as the runs reach.
+        title: The heading of the page.
+        core: Predictions of the core, for prefixes of ACES logs.
+        find_dataset: Finds the dataset that a run's configuration names; without it, and without ``dataset``, the
+            page has no images.
+        dataset: The dataset to take images from, whatever the runs name; it is compared with what they recorded.
+
+    Returns:
+        The page: one file that loads nothing.
+
+    Raises:
+        UsageError: If there is nothing to show.
+        RunError, LogError: If a run or a log is empty or damaged.
+    """
+    from plotly.offline import get_plotlyjs  # takes a moment to load, and nothing else needs it
+
+    shown = groups(find_results(paths), core)
+    images = [group_images(group, find_dataset, dataset, BUDGET // len(shown)) for group in shown]
+    heading = title or "Certification report"
+    payload = {
+        "title": heading,
+        "version": version("smoothcert"),
+        "groups": [
+            {**group_payload(group, radii), "images": found.payload, "imageNote": found.note}
+            for group, found in zip(shown, images, strict=True)
+        ],
+    }
+    sheets = "\n".join(
+        f'<script type="text/plain" id="sheet-{place}-{number}">{sheet}</script>'
+        for place, found in enumerate(images)
+        for number, sheet in enumerate(found.sheets)
+    )
+    return _filled(
+        _asset("report.html"),
+        {
+            "title": html.escape(heading),
+            "style": _asset("report.css"),
+            "data": embedded_json(payload),
+            "sheets": sheets,
+            "plotly": get_plotlyjs().replace("</script", "<\\/script"),
+            "script": "\n".join(_asset(f"{name}.js") for name in _SCRIPTS),
+        },
+    )
+
+
+def write_report(path: str | os.PathLike[str], page: str) -> int:
+    """Write a page, whole or not at all.
+
+    Raises:
+        SmoothcertError: If it cannot be written.
+    """
+    content = page.encode()
+    with saving(path) as temporary:
+        temporary.write_bytes(content)
+    return len(content)
+
+
+def embedded_json(value: Any) -> str:
+    """JSON that can stand inside a script element: no text in it can end the element or begin another.
+
+    Example:
+        >>> embedded_json("</script>")
+        '"\\\\u003c/script\\\\u003e"'
+    """
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return re.sub("[<>&\u2028\u2029\ud800-\udfff]", lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _asset(name: str) -> str:
+    return (files("smoothcert.report.page") / "assets" / name).read_text(encoding="utf-8")
+
+
+def _filled(template: str, values: Mapping[str, str]) -> str:
+    """The template with its places filled in one pass, so that no value can hold a place."""
+    return re.sub(r"\{\{(\w+)\}\}", lambda place: values[place[1]], template)

@@ -1,0 +1,371 @@
+"""A result: a run folder or a log of an earlier system, found on disk and read when it is needed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from smoothcert.stats import lower_bound
+from smoothcert.stats.decisions import predicted_class
+from smoothcert.store import run_json
+from smoothcert.store.logs import Log, LogKind, looks_like_log, read_log
+from smoothcert.store.outcomes import METADATA_COLUMNS, Origin, Outcomes
+from smoothcert.store.rows import ANSWERS
+from smoothcert.store.run import Run, load_run
+from smoothcert.store.run_json import RunSettings
+from smoothcert.types import Norm, RunError, UsageError
+
+SCALES = {"gaussian": ("sigma", "σ"), "uniform": ("lam", "λ"), "discrete": ("keep", "keep")}
+"""The setting that is the scale of a noise, and how it is written in headings, by the noise's name."""
+
+CERTIFICATION, SELECTION, ENTROPIES = "_certification", "_selection_", "_entropies"
+"""The endings of published ACES logs behind their common prefix."""
+
+_SHOWN = (*ANSWERS, "norm", "alpha", "clean_predict", *METADATA_COLUMNS)
+_MOST_VOTES = 100_000_000  # votes that are read to compute the natural accuracy
+_LOG_SUFFIXES = (".tsv", ".txt", ".log")
+
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A run or a log.
+
+    Attributes:
+        name: The name in tables and figures, unique among the results it was found with.
+        source: The run folder or the log.
+        prefix: For published ACES logs, their common prefix; the source is then the certification among them.
+        index: The inputs it is restricted to; all by default.
+    """
+
+    name: str
+    source: Run | Log
+    prefix: Path | None = None
+    index: IntArray | None = None
+
+    @property
+    def path(self) -> Path:
+        return self.source.path
+
+    @property
+    def run(self) -> Run | None:
+        """The run folder; None for a log."""
+        return self.source if isinstance(self.source, Run) else None
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The configuration as written; empty for a log."""
+        return {} if self.run is None else self.run.config
+
+    @property
+    def settings(self) -> RunSettings:
+        """The configuration with typed fields; a log has a kind only.
+
+        Raises:
+            RunError: If a setting is not of the type that any version writes.
+        """
+        return RunSettings(kind=f"imported {self.kind}") if self.run is None else self.run.settings
+
+    @property
+    def kind(self) -> str:
+        """What it holds: ``certification``, ``selection``, ``prediction`` or ``entropy``."""
+        if isinstance(self.source, Log):
+            return self.source.kind.value
+        return str(self.source.config["kind"]).removeprefix("imported ")
+
+    def table(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Read all rows, ordered by input, or those of these columns that are there; each column is read once.
+
+        Raises:
+            RunError: If a file of a run is damaged.
+        """
+        if isinstance(self.source, Log):
+            found = self._log_table
+        else:
+            key = "*" if columns is None or "*" in self._tables else ",".join(columns)
+            if key not in self._tables:
+                wanted = None if columns is None else list(dict.fromkeys(["index", *columns]))
+                self._tables[key] = self.source.table(wanted)
+            found = self._tables[key]
+        if columns is not None:
+            found = found.select([name for name in columns if name in found.column_names])
+        return found if self.index is None else found.take(pa.array(self._places))
+
+    @cached_property
+    def _tables(self) -> dict[str, pa.Table]:
+        return {}
+
+    @cached_property
+    def _log_table(self) -> pa.Table:
+        assert isinstance(self.source, Log)
+        return self.source.table.sort_by("index")
+
+    @cached_property
+    def _places(self) -> IntArray:
+        everything = replace(self, index=None).table(["index"])["index"].to_numpy()
+        assert self.index is not None
+        return np.asarray(np.searchsorted(everything, self.index))
+
+    def has(self, *columns: str) -> bool:
+        """Tell whether it has these columns, with a value in every row."""
+        table = self.table(columns)
+        return len(table.column_names) == len(columns) and not any(column.null_count for column in table.columns)
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """Read one value for every input.
+
+        Raises:
+            UsageError: If there is no such column, or a value is missing.
+        """
+        if not self.has(name):
+            raise UsageError(
+                f"{self.path} does not have {name} for its inputs; logs of earlier systems lack it, so certify again "
+                "with smoothcert."
+            )
+        return self.table([name])[name]
+
+    def array(self, name: str) -> NDArray[Any]:
+        """Read a column as an array; see :meth:`column`."""
+        return np.asarray(self.column(name).to_numpy())
+
+    def votes(self, name: str) -> IntArray:
+        """Read a column of votes as a matrix with a row per input.
+
+        Raises:
+            UsageError: If there is no such column.
+            RunError: If rows have different numbers of classes.
+        """
+        return vote_matrix(self.path, name, self.column(name))
+
+    def restrict(self, index: IntArray) -> Result:
+        """Select inputs, ascending."""
+        return replace(self, index=index)
+
+    @cached_property
+    def outcomes(self) -> Outcomes:
+        """The certified answers.
+
+        Raises:
+            UsageError: If it does not hold certificates, or a log is empty.
+            RunError: If a run has no rows yet, or its rows are damaged or in several norms.
+        """
+        columns = [*_SHOWN, "counts"] if self._natural_from_votes else list(_SHOWN)
+        table = self.table(columns)
+        if len(table) == 0:
+            raise UsageError(f"{self.path} holds no rows.") if self.run is None else no_rows(self.path)
+        whole = set(ANSWERS) <= set(table.column_names)
+        try:
+            origin, natural, seed = self.origin(), self._natural(table), self.settings.seed
+            return Outcomes.from_table(self.name, table, origin=origin, natural=natural, seed=seed)
+        except UsageError as error:
+            if whole and self.run is not None:
+                raise RunError(f"{self.path} is damaged: {error}") from error
+            raise
+
+    @property
+    def _natural_from_votes(self) -> bool:
+        settings = self.settings
+        return settings.fixed_samples and settings.one_noise and settings.procedure.alpha is not None
+
+    def _natural(self, table: pa.Table) -> int | None:
+        """Count the inputs that PREDICT answers correctly, where that is known."""
+        names = set(table.column_names)
+        if {"clean_predict", "label"} <= names:
+            known = not table["clean_predict"].null_count
+            return int(pc.sum(pc.equal(table["clean_predict"], table["label"])).as_py()) if known else None
+        if not {"counts", "label"} <= names or table["counts"].null_count:
+            return None
+        if len(table) * (pc.max(pc.list_value_length(table["counts"])).as_py() or 0) > _MOST_VOTES:
+            return None
+        try:
+            counts = vote_matrix(self.path, "counts", table["counts"])
+        except RunError:
+            return None
+        return natural_count(counts, table["label"].to_numpy(), self.settings.procedure.alpha or 0.0)
+
+    def origin(self, *, n: int | None = None, alpha: float | None = None) -> Origin | None:
+        """Tell how a run was made, or recomputed for another ``n`` or ``alpha``; None for a log."""
+        settings = self.settings
+        if self.run is None or not settings.certified:
+            return None
+        procedure = settings.procedure
+        changes = {key: value for key, value in (("n", n), ("alpha", alpha)) if value is not None}
+        config = {**self.config, "procedure": {**procedure.as_dict(), **changes}}
+        seeds = [config.pop("seed", 0)]
+        training = _training(self.run)
+        if training:
+            # The same training with another seed has other weights; its settings take their place.
+            config["model"] = [entry["settings"] for entry in training]
+            seeds += [entry["seed"] for entry in training]
+        noise = settings.noise if settings.one_noise else None
+        name = None if noise is None else noise.name
+        data = settings.data
+        recipes = {entry["recipe"] for entry in training}
+        return Origin(
+            noise=name,
+            scale=getattr(noise, SCALES[name][0]) if name in SCALES else None,
+            data=" ".join(filter(None, (data.name, data.split))) or None if data is not None else None,
+            n=n or procedure.n,
+            alpha=alpha or procedure.alpha,
+            seeds=tuple(seeds),
+            alike=json.dumps(config, sort_keys=True),
+            recipe=recipes.pop() if len(recipes) == 1 else None,
+        )
+
+    @property
+    def sampling_limit(self) -> float | None:
+        """The largest radius that its number of samples can prove, if every vote agrees.
+
+        None where no n or no noise is fixed, or where it depends on the size of an input, which was not stored.
+        """
+        settings, procedure = self.settings, self.settings.procedure
+        if not settings.certified or not settings.fixed_samples or not settings.one_noise:
+            return None
+        try:
+            noise, norm = settings.build_noise(), settings.norm()
+        except UsageError:  # a noise that this version does not know
+            return None
+        if noise is None or procedure.n is None or procedure.alpha is None or self.run is None:
+            return None
+        if norm is Norm.LINF and self.run.dimension is None:
+            return None
+        bound = lower_bound(procedure.n, procedure.n, procedure.alpha)
+        return float(noise.radius(bound, norm, self.run.dimension if norm is Norm.LINF else None))
+
+
+def no_rows(path: Path) -> RunError:
+    """Make the error for a run without rows."""
+    return RunError(f"{path} holds no rows yet.")
+
+
+def vote_matrix(path: Path, what: str, column: pa.ChunkedArray) -> IntArray:
+    """Turn a column of equally long lists into a matrix with a row per input.
+
+    Raises:
+        RunError: If the lists differ in length.
+    """
+    lengths = set(pc.list_value_length(column).to_pylist())
+    if len(lengths) != 1 or None in lengths:
+        raise RunError(f"{path} is damaged: {what} must hold equally many counts in every row.")
+    return np.asarray(column.combine_chunks().flatten().to_numpy()).reshape(len(column), lengths.pop())
+
+
+def natural_count(counts: IntArray, label: IntArray, alpha: float) -> int:
+    """Count the inputs that PREDICT answers correctly on these votes.
+
+    Example:
+        >>> natural_count(np.array([[990, 10], [505, 495]]), np.array([0, 0]), 0.001)
+        1
+    """
+    if counts.shape[1] < 2:
+        return int((label == 0).sum())
+    return int((predicted_class(counts, alpha)[0] == label).sum())
+
+
+def _training(run: Run) -> list[Mapping[str, Any]]:
+    """Find how the models of the last session were trained, where it tells."""
+    for session in reversed(run.sessions):
+        source = session.get("source")
+        training = source.get("training") if isinstance(source, Mapping) else None
+        if isinstance(training, list) and training:
+            return training if all(map(_tells_training, training)) else []
+    return []
+
+
+def _tells_training(entry: Any) -> bool:
+    if not isinstance(entry, Mapping) or not {"settings", "seed", "recipe"} <= entry.keys():
+        return False
+    return isinstance(entry["seed"], int) and (entry["recipe"] is None or isinstance(entry["recipe"], str))
+
+
+def load_result(path: str | os.PathLike[str]) -> Result:
+    """Open one run folder or log.
+
+    Raises:
+        UsageError: If there is nothing at the path.
+        RunError, LogError: If it is damaged.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise UsageError(f"there is no {path}; give run folders or log files.")
+    if (path / run_json.NAME).exists():
+        run = load_run(path)
+        return Result(run.name, run)
+    return Result(log_name(path), read_log(path))
+
+
+def find_results(paths: Sequence[str | os.PathLike[str]]) -> list[Result]:
+    """Find runs and certification logs.
+
+    Args:
+        paths: Run folders, logs, folders that hold some of them (whatever else is there is ignored), and common
+            prefixes of published ACES logs.
+
+    Returns:
+        Each result once, in the order found. Equal names get as many parent folders as needed to differ.
+
+    Raises:
+        UsageError: If there is nothing at a path.
+        RunError, LogError: If a run or a log is damaged.
+    """
+    found: dict[Path, Result] = {}
+    for path in map(Path, paths):
+        for result in _at(path):
+            found.setdefault((result.prefix or result.path).resolve(), result)
+    names = distinct_names({path: result.name for path, result in found.items()})
+    return [replace(result, name=names[path]) for path, result in found.items()]
+
+
+def _at(path: Path) -> list[Result]:
+    certification = path.with_name(path.name + CERTIFICATION)
+    if not path.exists() and certification.exists():
+        return [replace(load_result(certification), name=path.name, prefix=path)]
+    if not path.is_dir() or (path / run_json.NAME).exists():
+        return [load_result(path)]
+    found = results_in(path)
+    if not found:
+        raise UsageError(f"{path} holds neither runs nor certification logs.")
+    return found
+
+
+def results_in(folder: Path) -> list[Result]:
+    """Open all runs and certification logs in a folder; whatever else is there is ignored."""
+    found = []
+    for entry in sorted(folder.iterdir()):
+        if (entry / run_json.NAME).exists() or (entry.is_file() and looks_like_log(entry)):
+            result = load_result(entry)
+            found += [result] if result.kind == LogKind.CERTIFICATION.value else []
+    return found
+
+
+def distinct_names(names: Mapping[Path, str]) -> dict[Path, str]:
+    """Make names differ by putting as many parent folders in front as that takes.
+
+    Example:
+        >>> list(distinct_names({Path("/a/x"): "x", Path("/b/x"): "x", Path("/b/y"): "y"}).values())
+        ['a/x', 'b/x', 'y']
+    """
+    distinct, above = dict(names), 0
+    while repeated := {name for name, times in Counter(distinct.values()).items() if times > 1}:
+        above += 1
+        for path, name in names.items():
+            if distinct[path] in repeated:
+                distinct[path] = "/".join([*path.parts[-1 - above : -1], name])
+    return distinct
+
+
+def log_name(path: Path) -> str:
+    """Name a log after its file, without a suffix that only says it is text; ``sigma_0.50`` stays whole."""
+    return path.stem if path.suffix in _LOG_SUFFIXES else path.name

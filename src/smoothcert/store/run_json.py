@@ -1,0 +1,282 @@
+"""``run.json``: what was asked for and under which circumstances, with a checksum.
+
+Parts and pending rows carry a digest of the configuration they belong to. So where ``run.json`` is lost or damaged, the
+same command can continue with the rows that are there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from smoothcert.files import parse_json, replacing
+from smoothcert.noise import Noise, noise_from_config
+from smoothcert.store import pending
+from smoothcert.store.parts import part_config, parts_of
+from smoothcert.store.pending import read_pending
+from smoothcert.types import Norm, RunError, wrong_path
+
+NAME = "run.json"
+FORMAT = 1
+
+Count = Annotated[int, Field(gt=0, lt=2**63)]
+Position = Annotated[int, Field(ge=0, lt=2**63)]
+Whole = Annotated[int, Field(gt=-(2**63), lt=2**63)]
+Probability = Annotated[float, Field(gt=0, lt=1)]
+
+
+class _Settings(BaseModel):
+    """Settings of a run; keys without a field are kept."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True, allow_inf_nan=False)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the settings as they were written."""
+        return self.model_dump(exclude_unset=True)
+
+
+class ProcedureSettings(_Settings):
+    """How inputs were certified."""
+
+    name: str | None = None
+    norm: str | None = None
+    n: Count | None = None
+    n0: Count | None = None
+    alpha: Probability | None = None
+
+
+class NoiseSettings(_Settings):
+    """The noise of a run or of one of its experts."""
+
+    name: str | None = None
+    sigma: float | None = None
+    lam: float | None = None
+    keep: float | None = None
+    grid: Whole | None = None
+    levels: Whole | None = None
+
+
+class StreamSettings(_Settings):
+    """How noise was drawn."""
+
+    block: Any = None
+    device: str | None = None
+
+
+class DataSettings(_Settings):
+    """The dataset of a run."""
+
+    name: str | None = None
+    split: str | None = None
+    size: Count | None = None
+    sha256: str | None = None
+
+
+class InputSettings(_Settings):
+    """Which inputs of the dataset were certified."""
+
+    every: Count | None = None
+    start: Position | None = None
+    stop: Position | None = None
+    shard: Annotated[list[Count], Field(min_length=2, max_length=2)] | None = None
+
+
+class RunSettings(_Settings):
+    """The configuration of a run; imported logs and earlier versions lack some fields.
+
+    Attributes:
+        kind: ``certification``, or ``imported`` and the kind of a log.
+        procedure: The procedure.
+        noise: The noise; the selector's where there are several experts.
+        experts: The experts of a router.
+        sigma: How the noise scale of each input was chosen, where each input has one.
+        guarantee: The guarantee, where it is not that of the noise and the procedure.
+        stream: How noise was drawn.
+        seed: The seed of the noise; None where shards had different ones.
+        num_classes: The number of classes; of a router, of experts.
+        data: The dataset.
+        inputs: Which of its inputs.
+    """
+
+    kind: str
+    procedure: ProcedureSettings = ProcedureSettings()
+    noise: NoiseSettings | None = None
+    experts: list[dict[str, Any]] | None = None
+    sigma: dict[str, Any] | None = None
+    guarantee: str | None = None
+    stream: StreamSettings = StreamSettings()
+    seed: Position | None = None
+    num_classes: Count | None = None
+    data: DataSettings | None = None
+    inputs: InputSettings = InputSettings()
+
+    @property
+    def certified(self) -> bool:
+        """Whether smoothcert certified it, and it is not an imported log."""
+        return self.kind == "certification"
+
+    @property
+    def fixed_samples(self) -> bool:
+        """Whether every input got the same number of samples, so that its votes can be evaluated again."""
+        return self.procedure.name == "cohen"
+
+    @property
+    def composed(self) -> bool:
+        """Whether the rows are those of ACES."""
+        return self.procedure.name == "aces"
+
+    @property
+    def one_noise(self) -> bool:
+        """Whether all inputs had the same noise."""
+        return self.sigma is None and self.experts is None
+
+    def build_noise(self, config: Mapping[str, Any] | None = None) -> Noise | None:
+        """Build the noise, or that of an expert's configuration."""
+        if config is None:
+            config = None if self.noise is None else self.noise.as_dict()
+        return None if config is None else noise_from_config(config)
+
+    def norm(self) -> Norm | None:
+        """Return the norm of the radii, where the configuration tells it."""
+        noise = self.build_noise()
+        return None if noise is None else noise.resolve_norm(self.procedure.norm)
+
+
+def parse_settings(config: Mapping[str, Any], folder: Path) -> RunSettings:
+    """Read the configuration of a run.
+
+    Raises:
+        RunError: If a setting is not of the type that any version writes.
+    """
+    try:
+        return RunSettings.model_validate(dict(config))
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        raise RunError(
+            f"{folder / NAME} is damaged: {name}: {first['msg'].lower()}; restore it, or certify into another folder."
+        ) from error
+
+
+def read_info(folder: Path) -> dict[str, Any]:
+    """Read a run folder's ``run.json``, without the checksum.
+
+    Raises:
+        RunError: If it is missing, damaged or of a newer version.
+    """
+    file = folder / NAME
+    if not file.is_file():
+        raise wrong_path(RunError(f"{folder} is not a run folder: it has no run.json."))
+    try:
+        text = file.read_text(encoding="utf-8")
+        info = parse_json(text)
+        version = int(info["format"])
+        if not isinstance(info["config"]["kind"], str):
+            raise TypeError("its config has no kind")
+        damage = _info_damage(info, text)
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
+        raise _damaged_info(folder, str(error)) from error
+    if version > FORMAT:
+        doubt = ", or its run.json is damaged" if damage else ""
+        raise RunError(f"{folder} was written by a newer smoothcert (run format {version}){doubt}; update to read it.")
+    if damage:
+        raise _damaged_info(folder, damage)
+    return {key: info[key] for key in info if key != "sha256"}
+
+
+def write_info(folder: Path, config: Mapping[str, Any], sessions: Sequence[Any]) -> None:
+    """Write ``run.json`` atomically.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    with replacing(folder / NAME) as temporary:
+        info = {"format": FORMAT, "config": config, "sessions": list(sessions)}
+        temporary.write_text(_info_text(json.loads(json.dumps(info))), encoding="utf-8")
+
+
+def config_digest(config: Mapping[str, Any]) -> str:
+    """Hash a configuration; the hash is the same before and after it was stored."""
+    return hashlib.sha256(json.dumps(json.loads(json.dumps(config)), sort_keys=True).encode()).hexdigest()
+
+
+def refuse_strangers(folder: Path, config: str) -> bool:
+    """Check rows that are there without a ``run.json``.
+
+    Returns:
+        Whether there are any.
+
+    Raises:
+        RunError: If a file is damaged, or not known to belong to the configuration.
+    """
+    found = read_pending(folder)
+    owners = {part: part_config(part) for part in parts_of(folder)}
+    if found.rows:
+        owners[folder / pending.NAME] = found.config
+    for file, owner in owners.items():
+        if owner != config:
+            whose = "does not tell its configuration" if owner is None else "belongs to another configuration"
+            raise RunError(
+                f"{folder} has no run.json, and {file.name} {whose}; choose another run folder, or delete {file} to "
+                "compute its rows anew."
+            )
+    return bool(owners)
+
+
+def refuse_other_answers(folder: Path, there: Sequence[Mapping[str, Any]], here: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse sessions whose model gave other logits for the same fixed inputs, beyond rounding.
+
+    Args:
+        folder: The run folder, for the error.
+        there: Its sessions; those of earlier versions have no ``probe`` (see ``Sealed.probe``).
+        here: The sessions to be added.
+
+    Raises:
+        RunError: If two sessions differ so.
+    """
+    try:
+        probes = [session["probe"] for session in (*there, *here) if isinstance(session.get("probe"), list)]
+        logits = [np.asarray(probe, dtype=np.float64)[:, 1:] for probe in probes]  # the top class may change in a tie
+    except (AttributeError, TypeError, ValueError, IndexError) as error:
+        raise RunError(f"{folder / NAME} is damaged (a probe is not a table of numbers); restore it.") from error
+    first = logits[0] if logits else np.empty((0, 2))
+    allowed = 1e-2 * float(np.abs(first).max(initial=0.0))  # as far apart as runtimes and devices may be
+    if not all(each.shape == first.shape and np.allclose(each, first, rtol=0, atol=allowed) for each in logits):
+        raise RunError(
+            f"the model gives other logits for the same inputs than when {folder} was begun, though its weights and "
+            "code are the same; find out what else it depends on, or choose another run folder."
+        )
+
+
+def _info_text(info: Mapping[str, Any]) -> str:
+    """Write ``run.json`` as text; its last entry is the SHA-256 of the text without that entry."""
+    plain = json.dumps(info, indent=2) + "\n"
+    return json.dumps({**info, "sha256": hashlib.sha256(plain.encode()).hexdigest()}, indent=2) + "\n"
+
+
+def _info_damage(info: dict[str, Any], text: str) -> str | None:
+    """Say what is wrong with ``run.json``; files of earlier versions have no checksum."""
+    rest = {key: value for key, value in info.items() if key != "sha256"}
+    unknown = rest.keys() - {"format", "config", "sessions"}
+    if unknown:
+        return f"it has an unknown entry {min(unknown)}"
+    return "its checksum differs" if "sha256" in info and _info_text(rest) != text else None
+
+
+def _damaged_info(folder: Path, why: str) -> RunError:
+    try:
+        known = {part_config(part) for part in parts_of(folder)}
+        found = read_pending(folder)
+        known |= {found.config} if found.rows else set()
+    except RunError:
+        known = {None}
+    way = "restore it, or certify into another folder"
+    if None not in known:
+        way = "delete it and run the same certify command again, which keeps the rows"
+    return RunError(f"{folder / NAME} is damaged ({why}); {way}.")
