@@ -29,9 +29,7 @@ from smoothcert import (
     Cohen,
     Gaussian,
     Memory,
-    PerInput,
     Procedure,
-    Router,
     Run,
     Smoothed,
     certify_dataset,
@@ -182,14 +180,14 @@ def main() -> None:
             for theta in THETAS:
                 name = f"ACES, {title}, θ = {theta:g}"
                 lines.append(line(name, "routed", compose(parts, theta), natural_accuracy(parts, theta)))
-    pointwise = bench.certified("pointwise", PerInput(smooth[MIDDLE], Gaussian(MIDDLE), SOLVER))
+    pointwise = bench.certified("pointwise", Smoothed(smooth[MIDDLE], Gaussian(MIDDLE), sigma=SOLVER))
     lines.append(line("σ chosen from 0.5", "pointwise", outcomes_of(pointwise), None))
     memory = Memory(bench.work / "balls.safetensors")
-    remembered = bench.certified("memory", PerInput(smooth[MIDDLE], Gaussian(MIDDLE), SOLVER, memory=memory))
+    remembered = bench.certified("memory", Smoothed(smooth[MIDDLE], Gaussian(MIDDLE), sigma=SOLVER, memory=memory))
     memory.save()
     memory.close()
     lines.append(line("σ chosen from 0.5", "memory", outcomes_of(remembered), None))
-    router = Router(bench.selector(experts), Gaussian(MIDDLE), experts)
+    router = Smoothed(bench.selector(experts), Gaussian(MIDDLE), experts=experts)
     routed = bench.certified("router", router)
     lines.append(line("router over σ = 0.25, 0.5, 1", "routed", outcomes_of(routed), None))
     cost = sweep_cost(smooth[MIDDLE], core, bench)

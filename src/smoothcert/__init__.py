@@ -15,22 +15,24 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from smoothcert import data, models
-    from smoothcert.certify import Aces, Anytime, Cohen, Memory, PerInput, Procedure, Router, Smoothed, Staged
+    from smoothcert.certify import Aces, Anytime, Cohen, Memory, Procedure, Smoothed, Staged
     from smoothcert.classifiers import Consensus, Denoised, Ensemble
     from smoothcert.evaluate import certify_dataset
     from smoothcert.models import load_model
     from smoothcert.noise import Discrete, Gaussian, Noise, Uniform
+    from smoothcert.sampling.sigma import GridSigma, OptimizeSigma
     from smoothcert.store import Run, load_run, read_log, write_log
     from smoothcert.types import ABSTAIN, Certificate, Guarantee, Norm, Prediction, SmoothcertError
 
 __version__ = "0.1.0"
 
 _PACKAGES = {
-    "certify": ("Aces", "Anytime", "Cohen", "Memory", "PerInput", "Procedure", "Router", "Smoothed", "Staged"),
+    "certify": ("Aces", "Anytime", "Cohen", "Memory", "Procedure", "Smoothed", "Staged"),
     "classifiers": ("Consensus", "Denoised", "Ensemble"),
     "models": ("load_model",),
     "noise": ("Discrete", "Gaussian", "Noise", "Uniform"),
     "evaluate": ("certify_dataset",),
+    "sampling.sigma": ("GridSigma", "OptimizeSigma"),
     "store": ("Run", "load_run", "read_log", "write_log"),
     "types": ("ABSTAIN", "Certificate", "Guarantee", "Norm", "Prediction", "SmoothcertError"),
 }
@@ -46,14 +48,14 @@ __all__ = [
     "Discrete",
     "Ensemble",
     "Gaussian",
+    "GridSigma",
     "Guarantee",
     "Memory",
     "Noise",
     "Norm",
-    "PerInput",
+    "OptimizeSigma",
     "Prediction",
     "Procedure",
-    "Router",
     "Run",
     "SmoothcertError",
     "Smoothed",

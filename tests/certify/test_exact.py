@@ -9,7 +9,6 @@ import torch
 
 from smoothcert import Aces, Anytime, Cohen, Gaussian, Smoothed, Staged, Uniform
 from smoothcert.certify.base import Task
-from smoothcert.certify.per_input import PerInput
 from smoothcert.noise import Discrete
 from smoothcert.sampling.sigma import GridSigma
 from smoothcert.types import ABSTAIN, Arithmetic, Norm, Outcome, UsageError, Votes
@@ -88,7 +87,7 @@ def test_inputs_share_the_tables_of_a_target():
 
 
 def test_a_scale_chosen_for_an_input_keeps_the_grid(half_space):
-    smoothed = PerInput(half_space, Gaussian(0.5, grid=255), GridSigma(grid=(0.1, 0.2), n=20))
+    smoothed = Smoothed(half_space, Gaussian(0.5, grid=255), sigma=GridSigma(grid=(0.1, 0.2), n=20))
     certificate = smoothed.certify(X, Cohen(n=200))
     assert certificate.noise in ("Gaussian(sigma=0.1, grid=255)", "Gaussian(sigma=0.2, grid=255)")
     assert certificate.arithmetic is Arithmetic.EXACT

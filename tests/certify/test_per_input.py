@@ -21,8 +21,8 @@ from smoothcert import (
     certify_dataset,
     load_run,
 )
+from smoothcert.certify import Smoothed
 from smoothcert.certify.memory import Memory
-from smoothcert.certify.per_input import PerInput
 from smoothcert.sampling.sigma import GridSigma, OptimizeSigma, sigma_generator
 from smoothcert.types import Outcome, RunError, UsageError
 
@@ -68,7 +68,7 @@ def same(a, b) -> bool:
 @pytest.mark.parametrize("solver", [SOLVER, GridSigma(n=20)], ids=lambda s: s.name)
 def test_certifies_as_smoothed_does_at_the_sigma_chosen(procedure, solver):
     x = torch.tensor([0.6, 0.4])
-    certificate = PerInput(Slab(), Gaussian(0.25), solver).certify(x, procedure, seed=3, index=7)
+    certificate = Smoothed(Slab(), Gaussian(0.25), sigma=solver).certify(x, procedure, seed=3, index=7)
     start = torch.tensor([0.25], dtype=torch.float64)
     sigma = float(solver(Slab(), x[None], start, sigma_generator(3, 7)))
     assert sigma != 0.25
@@ -80,7 +80,7 @@ def test_certifies_as_smoothed_does_at_the_sigma_chosen(procedure, solver):
 
 def test_no_steps_leave_the_noise_as_it_is():
     x = torch.tensor([0.6, 0.4])
-    chosen = PerInput(Slab(), Gaussian(0.3), OptimizeSigma(steps=0)).certify(x, Cohen(n=500), seed=0, index=0)
+    chosen = Smoothed(Slab(), Gaussian(0.3), sigma=OptimizeSigma(steps=0)).certify(x, Cohen(n=500), seed=0, index=0)
     plain = Smoothed(Slab(), Gaussian(0.3)).certify(x, Cohen(n=500), seed=0, index=0)
     assert (chosen.noise, chosen.radius, chosen.counts) == (plain.noise, plain.radius, plain.counts)
 
@@ -89,8 +89,8 @@ def test_no_steps_leave_the_noise_as_it_is():
 @pytest.mark.parametrize("remember", [False, True])
 def test_many_at_once_equals_one_by_one(procedure, remember):
     given = inputs(25)
-    together = PerInput(Slab(), Gaussian(0.2), SOLVER, memory=Memory() if remember else None, batch_size=40)
-    alone = PerInput(Slab(), Gaussian(0.2), SOLVER, memory=Memory() if remember else None)
+    together = Smoothed(Slab(), Gaussian(0.2), sigma=SOLVER, memory=Memory() if remember else None, batch_size=40)
+    alone = Smoothed(Slab(), Gaussian(0.2), sigma=SOLVER, memory=Memory() if remember else None)
     found = {job.index: answer for job, answer in together.run(given, procedure, procedure.certify, seed=1)}
     for index, x in given:
         assert same(found[index], alone.certify(x, procedure, seed=1, index=index))
@@ -103,9 +103,9 @@ def test_a_memory_answers_in_the_order_of_the_inputs():
     hard, clear = torch.tensor([0.5 + 0.3 - 0.101, 0.4]), torch.tensor([0.5, 0.4])
     given = list(enumerate([hard, clear, clear, hard, clear]))
     procedure = Anytime(radius=0.1, n_max=20_000)
-    free = PerInput(Slab(), Gaussian(0.1), BySecond(), batch_size=2000)
+    free = Smoothed(Slab(), Gaussian(0.1), sigma=BySecond(), batch_size=2000)
     assert [job.index for job, _ in free.run(given, procedure, procedure.certify, seed=0)] != [0, 1, 2, 3, 4]
-    kept = PerInput(Slab(), Gaussian(0.1), BySecond(), batch_size=2000, memory=Memory())
+    kept = Smoothed(Slab(), Gaussian(0.1), sigma=BySecond(), batch_size=2000, memory=Memory())
     assert [job.index for job, _ in kept.run(given, procedure, procedure.certify, seed=0)] == [0, 1, 2, 3, 4]
     bad = [*given[:2], (2, torch.tensor([float("nan"), 0.4]))]
     answered = kept.run(bad, procedure, procedure.certify, seed=0)
@@ -117,11 +117,13 @@ def test_a_memory_answers_in_the_order_of_the_inputs():
 def test_contradictions_are_certified_without_a_memory_and_never_with_one():
     given = [(i, torch.tensor([0.5 + dx, 0.5 + dy])) for i, (dx, dy) in enumerate([(0, -0.05), (0, 0.05), (0.1, 0.3)])]
     procedure = Cohen(n=2000)
-    free = [c for _, c in PerInput(Slab(), Gaussian(0.1), BySecond()).run(given, procedure, procedure.certify, seed=0)]
+    free = [
+        c for _, c in Smoothed(Slab(), Gaussian(0.1), sigma=BySecond()).run(given, procedure, procedure.certify, seed=0)
+    ]
     assert [c.label for c in free] == [1, 0, 0]
     assert free[0].radius + free[1].radius > 0.1  # the balls meet: this is what pointwise means
     memory = Memory()
-    kept = PerInput(Slab(), Gaussian(0.1), BySecond(), memory=memory)
+    kept = Smoothed(Slab(), Gaussian(0.1), sigma=BySecond(), memory=memory)
     first, second, third = (c for _, c in kept.run(given, procedure, procedure.certify, seed=0))
     assert (first.label, first.radius, first.guarantee) == (1, free[0].radius, Guarantee.MEMORY)
     assert second.label == 1  # inside the first ball
@@ -138,7 +140,7 @@ def test_targets_that_are_cut_off_are_no_longer_certified():
     procedure = Anytime(radius=(0.05, 0.2), n_max=20_000)
     answers = [
         c
-        for _, c in PerInput(Slab(), Gaussian(0.1), BySecond(), memory=Memory()).run(
+        for _, c in Smoothed(Slab(), Gaussian(0.1), sigma=BySecond(), memory=Memory()).run(
             given,
             procedure,
             procedure.certify,
@@ -158,11 +160,11 @@ def test_targets_that_are_cut_off_are_no_longer_certified():
 
 
 def test_abstaining_inputs_inside_a_ball_adopt_its_class():
-    kept = PerInput(Slab(), Gaussian(0.1), BySecond(), memory=Memory())
+    kept = Smoothed(Slab(), Gaussian(0.1), sigma=BySecond(), memory=Memory())
     ball = kept.certify(torch.tensor([0.5, 0.4]), Cohen(n=2000), seed=0, index=0)
     few = Cohen(n=5)  # too few votes to prove anything
     assert (
-        PerInput(Slab(), Gaussian(0.1), BySecond()).certify(torch.tensor([0.55, 0.4]), few, seed=0, index=0).label
+        Smoothed(Slab(), Gaussian(0.1), sigma=BySecond()).certify(torch.tensor([0.55, 0.4]), few, seed=0, index=0).label
         == ABSTAIN
     )
     adopted = kept.certify(torch.tensor([0.55, 0.4]), few, seed=0, index=0)
@@ -174,7 +176,7 @@ def test_abstaining_inputs_inside_a_ball_adopt_its_class():
 
 def test_predictions_agree_with_the_memory_and_stand():
     memory = Memory()
-    kept = PerInput(Slab(), Gaussian(0.1), BySecond(), memory=memory)
+    kept = Smoothed(Slab(), Gaussian(0.1), sigma=BySecond(), memory=memory)
     contrary = torch.tensor([0.5, 0.55])
     assert kept.predict(contrary, seed=0, index=0).label == 0
     ball = kept.certify(torch.tensor([0.5, 0.45]), Cohen(n=2000), seed=0, index=0)
@@ -189,16 +191,16 @@ def test_a_target_out_of_reach_of_the_sigma_chosen_is_tried_with_the_start():
     x = torch.tensor([0.5, 0.4])
     with pytest.raises(UsageError, match="radius"):
         Smoothed(Slab(), Gaussian(0.1)).certify(x, procedure)
-    chosen = PerInput(Slab(), Gaussian(0.5), BySecond()).certify(x, procedure, seed=2)
+    chosen = Smoothed(Slab(), Gaussian(0.5), sigma=BySecond()).certify(x, procedure, seed=2)
     assert chosen.noise == "Gaussian(sigma=0.5)"
     assert chosen.counts == Smoothed(Slab(), Gaussian(0.5)).certify(x, procedure, seed=2).counts
     with pytest.raises(UsageError, match="radius"):
-        PerInput(Slab(), Gaussian(0.1), BySecond()).certify(x, procedure)
+        Smoothed(Slab(), Gaussian(0.1), sigma=BySecond()).certify(x, procedure)
 
 
 def test_refusals_come_before_sampling():
     with pytest.raises(UsageError, match="Gaussian noise only"):
-        PerInput(Slab(), Uniform(0.5))
+        Smoothed(Slab(), Uniform(0.5), sigma=OptimizeSigma())
     batches = []
 
     def watched(x):
@@ -206,7 +208,7 @@ def test_refusals_come_before_sampling():
         return Slab()(x)
 
     x = torch.tensor([0.5, 0.4])
-    kept = PerInput(watched, Gaussian(0.1), memory=Memory())
+    kept = Smoothed(watched, Gaussian(0.1), sigma=OptimizeSigma(), memory=Memory())
     for refused in (
         lambda: kept.certify(x, Cohen(norm="linf"), seed=0, index=0),
         lambda: kept.check(x, Cohen(norm="linf")),
@@ -215,7 +217,7 @@ def test_refusals_come_before_sampling():
             refused()
     assert batches == []
     assert (
-        PerInput(Slab(), Gaussian(0.1), SOLVER).certify(x, Cohen(n=100, norm="linf"), seed=0, index=0).norm.value
+        Smoothed(Slab(), Gaussian(0.1), sigma=SOLVER).certify(x, Cohen(n=100, norm="linf"), seed=0, index=0).norm.value
         == "linf"
     )
 
@@ -224,11 +226,11 @@ def test_a_memory_belongs_to_one_classifier_with_one_set_of_weights():
     model, x, memory = nn.Linear(2, 2), torch.tensor([0.5, 0.4]), Memory()
     with torch.no_grad():
         model.bias.copy_(torch.tensor([9.0, -9.0]))
-    kept = PerInput(model, Gaussian(0.25), SOLVER, memory=memory)
+    kept = Smoothed(model, Gaussian(0.25), sigma=SOLVER, memory=memory)
     assert kept.certify(x, Cohen(n=100), seed=0, index=0).label == 0
     for other in (
-        PerInput(nn.Linear(2, 2), Gaussian(0.25), memory=memory),
-        PerInput(model, Gaussian(0.5), memory=memory),
+        Smoothed(nn.Linear(2, 2), Gaussian(0.25), sigma=OptimizeSigma(), memory=memory),
+        Smoothed(model, Gaussian(0.5), sigma=OptimizeSigma(), memory=memory),
     ):
         with pytest.raises(RunError, match="another classifier"):
             other.certify(x, Cohen(n=100))
@@ -263,7 +265,7 @@ def test_a_run_with_a_memory_goes_on_after_an_interruption(tmp_path):
 
     def certify(name: str, dataset: Interrupted):
         memory = Memory(tmp_path / f"{name}.safetensors")
-        smoothed = PerInput(Slab(), Gaussian(0.1), BySecond(), memory=memory, batch_size=20)
+        smoothed = Smoothed(Slab(), Gaussian(0.1), sigma=BySecond(), memory=memory, batch_size=20)
         try:
             return certify_dataset(smoothed, dataset, procedure, run=tmp_path / name, progress=False, seed=0)
         finally:

@@ -15,7 +15,6 @@ from smoothcert import (
     Gaussian,
     Guarantee,
     Norm,
-    Router,
     Smoothed,
     Staged,
     Uniform,
@@ -41,9 +40,9 @@ CORE = linear(4)
 PROCEDURES = [Cohen(n=1000, alpha=0.01), Staged(radius=0.02), Anytime(radius=0.02, n_max=5000)]
 
 
-def make_router(**options) -> Router:
+def make_router(**options) -> Smoothed:
     experts = [Smoothed(linear(seed), Gaussian(sigma), runtime="eager") for seed, sigma in ((1, 0.1), (2, 0.3))]
-    return Router(SELECTOR, Gaussian(0.2), [*experts, CORE], runtime="eager", **options)
+    return Smoothed(SELECTOR, Gaussian(0.2), experts=[*experts, CORE], runtime="eager", **options)
 
 
 @pytest.mark.parametrize(
@@ -128,13 +127,13 @@ def test_a_run_keeps_choice_and_votes(tmp_path):
 def test_refusals():
     experts = [Smoothed(linear(1), Gaussian(0.1)), Smoothed(linear(2), Gaussian(0.3))]
     with pytest.raises(UsageError, match="at least two experts"):
-        Router(SELECTOR, Gaussian(0.2), experts[:1])
+        Smoothed(SELECTOR, Gaussian(0.2), experts=experts[:1])
     with pytest.raises(UsageError, match="chooses between 3, but there are 2 experts"):
-        Router(SELECTOR, Gaussian(0.2), experts).certify(INPUTS[0], Cohen(n=100))
+        Smoothed(SELECTOR, Gaussian(0.2), experts=experts).certify(INPUTS[0], Cohen(n=100))
     with pytest.raises(UsageError, match=r"same classes, but they have \[3, 4\]"):
-        Router(SELECTOR, Gaussian(0.2), [*experts, linear(3, classes=4)]).certify(INPUTS[0], Cohen(n=100))
+        Smoothed(SELECTOR, Gaussian(0.2), experts=[*experts, linear(3, classes=4)]).certify(INPUTS[0], Cohen(n=100))
     with pytest.raises(UsageError, match="not a Router"):
-        Router(SELECTOR, Gaussian(0.2), [make_router(), *experts])
+        Smoothed(SELECTOR, Gaussian(0.2), experts=[make_router(), *experts])
     with pytest.raises(UsageError, match="cannot be certified by aces"):
         make_router().certify(INPUTS[0], Aces(n=100))
 
@@ -142,13 +141,13 @@ def test_refusals():
 def test_a_target_that_an_expert_cannot_reach_is_refused_before_sampling(forwards):
     experts = [Smoothed(linear(seed), Gaussian(0.1)) for seed in (1, 2, 3)]
     with pytest.raises(UsageError, match=r"radius 0.3 cannot be certified"):
-        Router(SELECTOR, Gaussian(0.3), experts).certify(INPUTS[0], Anytime(radius=0.3, n_max=3000))
+        Smoothed(SELECTOR, Gaussian(0.3), experts=experts).certify(INPUTS[0], Anytime(radius=0.3, n_max=3000))
     assert max(forwards.batches(torch.nn.Linear)) == COPIES  # only the checks ran
 
 
 def test_selector_and_experts_are_certified_in_one_norm(forwards):
     experts = [Smoothed(linear(seed), Gaussian(0.3)) for seed in (1, 2, 3)]
-    router = Router(SELECTOR, Uniform(0.5), experts)
+    router = Smoothed(SELECTOR, Uniform(0.5), experts=experts)
     with pytest.raises(
         UsageError, match="gaussian noise does not certify the norm 'l1'"
     ):  # that of the selector's noise

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from smoothcert import Aces, Cohen, Gaussian, Router, Smoothed, certify_dataset, data, load_run, models
+from smoothcert import Aces, Cohen, Gaussian, Smoothed, certify_dataset, data, load_run, models
 from smoothcert.models import CheckpointInfo, save_checkpoint
 
 SMALL = ["--data", "digits", "--every", 60, "--seed", 0, "--runtime", "eager"]
@@ -137,7 +137,7 @@ def test_a_router_certifies_with_the_expert_that_the_selector_chooses(run, folde
     assert code == 0, err
     smoothed = [Smoothed(models.load_model(path), Gaussian(0.25, grid=256), runtime="eager") for path in experts]
     selector = models.load_model(folder / "selector.safetensors")
-    router = Router(selector, Gaussian(0.25, grid=256), smoothed, runtime="eager")
+    router = Smoothed(selector, Gaussian(0.25, grid=256), experts=smoothed, runtime="eager")
     same = certify_dataset(router, data.load("digits"), Cohen(n=300), run=tmp_path / "same", every=60, seed=0)
     kept = ("index", "predict", "radius", "guarantee", "counts")
     rows = [{key: row[key] for key in kept} for row in load_run(tmp_path / "run").rows()]

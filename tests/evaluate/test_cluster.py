@@ -20,8 +20,6 @@ from smoothcert import (
     Ensemble,
     Gaussian,
     Memory,
-    PerInput,
-    Router,
     Smoothed,
     certify_dataset,
     load_run,
@@ -72,12 +70,15 @@ CASES = {
         Anytime(radius=(0.1, 0.3), n_max=2000),
     ),
     "sigma for each input": (
-        lambda: PerInput(linear(), Gaussian(0.5), OptimizeSigma(steps=3), memory=Memory(), **OPTIONS),
+        lambda: Smoothed(linear(), Gaussian(0.5), sigma=OptimizeSigma(steps=3), memory=Memory(), **OPTIONS),
         Cohen(n=500),
     ),
     "a router": (
-        lambda: Router(
-            linear(9, 2), Gaussian(0.5), [Smoothed(linear(i), Gaussian(0.3 + i / 10)) for i in (1, 2)], **OPTIONS
+        lambda: Smoothed(
+            linear(9, 2),
+            Gaussian(0.5),
+            experts=[Smoothed(linear(i), Gaussian(0.3 + i / 10)) for i in (1, 2)],
+            **OPTIONS,
         ),
         Cohen(n=500),
     ),

@@ -19,9 +19,7 @@ from smoothcert import (
     Denoised,
     Ensemble,
     Gaussian,
-    PerInput,
     Procedure,
-    Router,
     Smoothed,
     Staged,
     Uniform,
@@ -103,15 +101,15 @@ KINDS: dict[str, Kind] = {
     "consensus-2": Kind(_of(lambda given: Consensus([HalfSpace(), given, given], first=2, margin=0.4))),
     "denoised": Kind(_of(lambda given: Denoised(given, nn.Identity()))),
     "denoiser": Kind(_of(lambda given: Denoised(HalfSpace(), Painted(given)))),
-    "per-input": Kind(lambda given: PerInput(given, Gaussian(SIGMA), GridSigma(grid=(0.25, 0.5), n=8), **_FREE)),
-    "router-selector": Kind(lambda given: Router(given, Gaussian(SIGMA), [_good(), _good()], **_FREE)),
+    "per-input": Kind(lambda given: Smoothed(given, Gaussian(SIGMA), sigma=GridSigma(grid=(0.25, 0.5), n=8), **_FREE)),
+    "router-selector": Kind(lambda given: Smoothed(given, Gaussian(SIGMA), experts=[_good(), _good()], **_FREE)),
     "router-experts": Kind(
-        lambda given: Router(
-            HalfSpace(), Gaussian(SIGMA), [Smoothed(given, Gaussian(s), **_FREE) for s in (0.25, 0.5)], **_FREE
+        lambda given: Smoothed(
+            HalfSpace(), Gaussian(SIGMA), experts=[Smoothed(given, Gaussian(s), **_FREE) for s in (0.25, 0.5)], **_FREE
         )
     ),
     "router-core": Kind(
-        lambda given: Router(HalfSpace(), Gaussian(SIGMA), [given, _good()], **_FREE),
+        lambda given: Smoothed(HalfSpace(), Gaussian(SIGMA), experts=[given, _good()], **_FREE),
         inputs=(LOW, NEAR),
     ),
     "aces-core": Kind(

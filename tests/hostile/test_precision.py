@@ -23,8 +23,6 @@ from smoothcert import (
     Denoised,
     Ensemble,
     Gaussian,
-    PerInput,
-    Router,
     SmoothcertError,
     Smoothed,
     Uniform,
@@ -50,7 +48,9 @@ class Above(nn.Module):
 
 
 def _router(model: Above, sigma: float) -> Smoothed:
-    return Router(model, Gaussian(sigma), [Smoothed(model, Gaussian(sigma), **_FREE) for _ in range(2)], **_FREE)
+    return Smoothed(
+        model, Gaussian(sigma), experts=[Smoothed(model, Gaussian(sigma), **_FREE) for _ in range(2)], **_FREE
+    )
 
 
 KINDS: dict[str, Callable[[Above, float], Smoothed]] = {
@@ -58,7 +58,7 @@ KINDS: dict[str, Callable[[Above, float], Smoothed]] = {
     "ensemble": lambda model, sigma: Smoothed(Ensemble([model, model]), Gaussian(sigma), **_FREE),
     "consensus": lambda model, sigma: Smoothed(Consensus([model] * 3, first=2), Gaussian(sigma), **_FREE),
     "denoised": lambda model, sigma: Smoothed(Denoised(model, nn.Identity()), Gaussian(sigma), **_FREE),
-    "per-input": lambda model, sigma: PerInput(model, Gaussian(sigma), GridSigma(grid=(sigma,), n=4), **_FREE),
+    "per-input": lambda model, sigma: Smoothed(model, Gaussian(sigma), sigma=GridSigma(grid=(sigma,), n=4), **_FREE),
     "router": _router,
     "uniform": lambda model, sigma: Smoothed(model, Uniform(sigma), **_FREE),
 }
@@ -144,7 +144,7 @@ def _constant(label: int) -> Callable[[Tensor], Tensor]:
 def test_a_router_does_not_compare_radii_of_different_norms(norm):
     """A small step in every coordinate, short in ℓ2 and long in ℓ1, makes the selector choose the other expert."""
     experts = [Smoothed(_constant(label), Gaussian(0.5), **_FREE) for label in (0, 1)]
-    router = Router(Corner(), Uniform(LAM), experts, **_FREE)
+    router = Smoothed(Corner(), Uniform(LAM), experts=experts, **_FREE)
     procedure = Cohen(n0=100, n=1_000, alpha=1e-12, norm=norm)
     x, step = torch.ones(DIMENSION), 3.2 * LAM / DIMENSION
     certificate = attempt(lambda: router.certify(x, procedure, seed=0, index=0))

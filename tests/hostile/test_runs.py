@@ -21,7 +21,7 @@ from hostile.entry import EDGE, FAR, SIGMA, Classifier, Expect, HalfSpace, first
 from hostile.gallery import GALLERY
 from hostile.judge import Snapshot, not_one_sentence
 from hostile.kinds import ALPHA, KINDS, PROCEDURES, with_kinds
-from smoothcert import Cohen, Gaussian, Memory, PerInput, SmoothcertError, Smoothed, certify_dataset
+from smoothcert import Cohen, Gaussian, Memory, SmoothcertError, Smoothed, certify_dataset
 from smoothcert.sampling.sigma import GridSigma
 
 QUICK = Cohen(n0=20, n=201, alpha=ALPHA)
@@ -65,7 +65,7 @@ def test_a_memory_is_not_continued_by_a_changed_classifier(change, tmp_path):
 def _remember(given: Classifier, path: Path) -> Any:
     memory = Memory(path)
     try:
-        smoothed = PerInput(given, Gaussian(SIGMA), GridSigma(grid=(0.5,), n=4), memory=memory, input_range=None)
+        smoothed = Smoothed(given, Gaussian(SIGMA), sigma=GridSigma(grid=(0.5,), n=4), memory=memory, input_range=None)
         return smoothed.certify(FAR, QUICK, seed=1, index=0)
     finally:
         memory.close()
@@ -75,7 +75,9 @@ def test_a_memory_in_use_is_not_continued_by_a_changed_classifier():
     """Also without closing it, as a service would do after loading other weights."""
     for make in CHANGES.values():
         given, move = make()
-        smoothed = PerInput(given, Gaussian(SIGMA), GridSigma(grid=(0.5,), n=4), memory=Memory(), input_range=None)
+        smoothed = Smoothed(
+            given, Gaussian(SIGMA), sigma=GridSigma(grid=(0.5,), n=4), memory=Memory(), input_range=None
+        )
         smoothed.certify(FAR, QUICK, seed=1, index=0)
         move()
         _refused(lambda smoothed=smoothed: smoothed.certify(FAR, QUICK, seed=1, index=1))

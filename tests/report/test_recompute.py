@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from smoothcert import Cohen, Discrete, Gaussian, Smoothed, Uniform, certify_dataset, data, load_run
-from smoothcert.certify import Anytime, Memory, PerInput
+from smoothcert.certify import Anytime, Memory, Smoothed
 from smoothcert.report import recompute as module
 from smoothcert.report.recompute import load_outcomes, outcomes_of, recompute
 from smoothcert.sampling.sigma import GridSigma, OptimizeSigma
@@ -99,7 +99,7 @@ def test_exact_noise(model, digits, tmp_path, noise):
 
 @pytest.mark.parametrize("grid", [None, 256])
 def test_a_scale_for_every_input(model, digits, tmp_path, grid):
-    smoothed = PerInput(model, Gaussian(0.25, grid), OptimizeSigma(steps=3))
+    smoothed = Smoothed(model, Gaussian(0.25, grid), sigma=OptimizeSigma(steps=3))
     runs = [certified(smoothed, digits, tmp_path / str(n), Cohen(n=n)) for n in (1_000, 100)]
     assert len({row["sigma"] for row in runs[0].rows()}) > 5
     assert_same(recompute(runs[0], n=100), runs[1])
@@ -142,7 +142,9 @@ def test_refusals(model, digits, long, tmp_path):
     early = certified(Smoothed(model, Gaussian(0.25)), digits, tmp_path / "anytime", Anytime(radius=0.1, n_max=100))
     with pytest.raises(UsageError, match=r"certified by anytime, .* only runs with a fixed n"):
         recompute(early, alpha=0.01)
-    memory = PerInput(model, Gaussian(0.25), GridSigma(grid=(0.12, 0.5)), memory=Memory(tmp_path / "balls.safetensors"))
+    memory = Smoothed(
+        model, Gaussian(0.25), sigma=GridSigma(grid=(0.12, 0.5)), memory=Memory(tmp_path / "balls.safetensors")
+    )
     remembered = certified(memory, digits, tmp_path / "memory", Cohen(n=100))
     with pytest.raises(UsageError, match="certified with a memory"):
         recompute(remembered, alpha=0.01)

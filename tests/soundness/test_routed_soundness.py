@@ -11,7 +11,7 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
-from smoothcert import ABSTAIN, Aces, Cohen, Gaussian, Router, Smoothed
+from smoothcert import ABSTAIN, Aces, Cohen, Gaussian, Smoothed
 from smoothcert.stats import decisions, lower_bound
 
 SIGMA, N = 0.5, 400
@@ -140,11 +140,11 @@ class Edge(nn.Module):
 EDGES, SIGMAS = (0.0, 2.0, -3.0), (0.25, 0.5, 1.0)
 
 
-def make_router() -> Router:
+def make_router() -> Smoothed:
     experts = [
         Smoothed(Edge(edge), Gaussian(sigma), input_range=None) for edge, sigma in zip(EDGES, SIGMAS, strict=True)
     ]
-    return Router(Bands(), Gaussian(SIGMA), experts, input_range=None)
+    return Smoothed(Bands(), Gaussian(SIGMA), experts=experts, input_range=None)
 
 
 @at_every_level

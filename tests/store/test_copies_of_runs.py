@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from smoothcert import Anytime, Cohen, Gaussian, Smoothed, Staged, certify_dataset, data, load_run
-from smoothcert.certify import PerInput, Router
+from smoothcert.certify import Smoothed
 from smoothcert.data import ArrayDataset
 from smoothcert.noise import Discrete
 from smoothcert.sampling.sigma import GridSigma
@@ -66,7 +66,7 @@ def test_the_votes_on_the_copies_are_those_of_the_run(tmp_path, noise, procedure
 @pytest.mark.parametrize("grid", [None, 256])
 def test_a_noise_of_its_own_for_every_input(tmp_path, grid):
     model = BrightColumns()
-    smoothed = PerInput(model, Gaussian(0.3, grid), GridSigma(grid=(0.1, 0.3, 0.9), n=10), runtime="eager")
+    smoothed = Smoothed(model, Gaussian(0.3, grid), sigma=GridSigma(grid=(0.1, 0.3, 0.9), n=10), runtime="eager")
     run = certify_dataset(smoothed, DIGITS, Cohen(n=100, n0=20), run=tmp_path, every=60, progress=False, seed=0)
     rows = run.rows()
     assert len({row["sigma"] for row in rows}) > 1
@@ -76,7 +76,7 @@ def test_a_noise_of_its_own_for_every_input(tmp_path, grid):
 
 def test_copies_of_the_expert_that_answered(tmp_path):
     experts = [Smoothed(BrightColumns(), Gaussian(sigma), runtime="eager") for sigma in (0.1, 0.6)]
-    router = Router(Halves(), Gaussian(0.2), experts, runtime="eager")
+    router = Smoothed(Halves(), Gaussian(0.2), experts=experts, runtime="eager")
     run = certify_dataset(router, DIGITS, Cohen(n=100, n0=20), run=tmp_path, every=25, progress=False, seed=0)
     rows = run.rows()
     assert {row["choice"] for row in rows} == {-1, 0, 1}

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from smoothcert import Aces, Cohen, Gaussian, Router, Smoothed, certify_dataset, load_run
+from smoothcert import Aces, Cohen, Gaussian, Smoothed, certify_dataset, load_run
 from smoothcert.store import Run, merge_runs
 from smoothcert.store.parts import parts_of, read_part, write_part
 from smoothcert.store.run_json import config_digest, write_info
@@ -58,7 +58,7 @@ KINDS: dict[str, tuple[Callable[[], Any], Any]] = {
     "one model": (linear, QUICK),
     "a core": (linear, Aces(core=linear(5), n=200)),
     "a router": (
-        lambda: Router(linear(9, 2), Gaussian(0.5), [Smoothed(linear(i), Gaussian(0.5)) for i in (1, 2)]),
+        lambda: Smoothed(linear(9, 2), Gaussian(0.5), experts=[Smoothed(linear(i), Gaussian(0.5)) for i in (1, 2)]),
         QUICK,
     ),
 }

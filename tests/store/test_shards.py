@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from smoothcert import Cohen, Gaussian, Smoothed, certify_dataset, load_run
-from smoothcert.certify import Memory, PerInput
+from smoothcert.certify import Memory, Smoothed
 from smoothcert.data.subset import take_shard
 from smoothcert.sampling.sigma import GridSigma
 from smoothcert.store import merge_runs
@@ -187,7 +187,7 @@ def test_an_output_that_exists_is_left_alone(shards, tmp_path):
 
 
 def test_a_memory_cannot_be_shared_by_shards(tmp_path):
-    smoothed = PerInput(make().model, Gaussian(0.5), GridSigma(grid=(0.25, 0.5)), memory=Memory())
+    smoothed = Smoothed(make().model, Gaussian(0.5), sigma=GridSigma(grid=(0.25, 0.5)), memory=Memory())
     with pytest.raises(UsageError, match="a memory needs all inputs in one run"):
         certify(tmp_path / "run", smoothed=smoothed, shard=(1, 2))
     assert not (tmp_path / "run").exists()

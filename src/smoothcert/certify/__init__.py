@@ -7,8 +7,6 @@ from smoothcert.certify.anytime import Anytime
 from smoothcert.certify.base import Procedure, Task, answer
 from smoothcert.certify.cohen import Cohen
 from smoothcert.certify.memory import Memory
-from smoothcert.certify.per_input import PerInput
-from smoothcert.certify.router import Router
 from smoothcert.certify.smoothed import Smoothed
 from smoothcert.certify.staged import Staged
 
@@ -21,9 +19,7 @@ __all__ = [
     "Anytime",
     "Cohen",
     "Memory",
-    "PerInput",
     "Procedure",
-    "Router",
     "Smoothed",
     "Staged",
     "Task",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from smoothcert.certify.base import Procedure, Task, require_count, require_probability
-from smoothcert.certify.cores import core_class
+from smoothcert.certify.choice import composed, core_class
 from smoothcert.classifiers.identity import model_identity
 from smoothcert.classifiers.sealed import Sealed
 from smoothcert.sampling import (
@@ -24,7 +24,6 @@ from smoothcert.sampling import (
 )
 from smoothcert.stats import lower_bound
 from smoothcert.stats.decisions import (
-    certified_class,
     choice_votes,
     guess_and_bound,
     guessed_choice,
@@ -37,10 +36,7 @@ from smoothcert.types import (
     CERTIFIER,
     CORE,
     Certificate,
-    Guarantee,
-    Outcome,
     Prediction,
-    Routing,
     UsageError,
     Votes,
 )
@@ -133,38 +129,27 @@ class Aces(Procedure):
         guessed = int(guessed_choice(choice_votes(scores0.counts)[:, self._bin]))
         for_guessed = int(choice_votes(scores.counts)[guessed, self._bin])
         p_choice = lower_bound(for_guessed, scores.n, self.alpha / 2)
-        choice, smoothed = int(certified_class(guessed, p_choice)), int(certified_class(guess, p_class))
-        label = int(routed_class(choice, smoothed, ABSTAIN if core is None else core))
-        proved = choice == CERTIFIER and smoothed != ABSTAIN
-        radius = task.radius(min(float(p_class), p_choice), norm) if proved else 0.0
-        certificate = task.certificate(
+        answer = task.certificate(
             guess=int(guess),
             p_lower=float(p_class),
             norm=norm,
-            alpha=self.alpha,
-            alpha_split={"selector": self.alpha / 2, "top class": self.alpha / 2},
+            alpha=self.alpha / 2,
+            alpha_split={"top class": self.alpha / 2},
             votes=votes,
             selection=selection,
         )
-        routing = Routing(
-            choice=choice,
-            radius=task.radius(p_choice, norm),
+        choice = task.certificate(
+            guess=guessed,
             p_lower=p_choice,
-            n=scores.n,
-            counts=scores.counts,
-            n0=scores0.n,
-            selection=scores0.counts,
-            core=core,
-            shared=self.selector is None,
+            norm=norm,
+            alpha=self.alpha / 2,
+            alpha_split={"selector": self.alpha / 2},
+            votes=scores,
+            selection=scores0,
         )
-        return replace(
-            certificate,
-            label=label,
-            radius=radius,
-            guarantee=Guarantee.ROUTED,
-            outcome=Outcome.CERTIFIED if radius > 0 else Outcome.UNDECIDED,
-            routing=routing,
-        )
+        label = int(routed_class(choice.label, answer.label, ABSTAIN if core is None else core))
+        proved = choice.label == CERTIFIER and not answer.abstained
+        return composed(choice, answer, label=label, proved=proved, core=core, shared=self.selector is None)
 
     def predict(self, task: Task) -> Steps[Prediction]:
         core = self._core_class(task)

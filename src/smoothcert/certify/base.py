@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from smoothcert.certify.forecast import Forecast
+from smoothcert.certify.runner import Runner
 from smoothcert.classifiers.sealed import Sealed
 from smoothcert.noise import Noise
 from smoothcert.sampling import PREDICTION, Answer, Classifier, Draw, Statistic, Steps, TopClass
@@ -148,24 +149,21 @@ class Procedure(ABC):
         return (TopClass(),)
 
     @property
-    def others(self) -> tuple[tuple[Classifier, tuple[Statistic, ...]], ...]:
-        """Classifiers asked besides the smoothed one, under the same noise, and what is tallied of each.
+    def others(self) -> tuple[tuple[Classifier | Runner, tuple[Statistic, ...]], ...]:
+        """Classifiers that are sampled in addition to the smoothed one, and what is tallied of each.
 
-        A draw from the first has ``source=1``, and so on.
+        A model is sampled under the same noise, another smoothed classifier under its own. A draw from the first has
+        ``source=1``, and so on.
         """
         return ()
 
     @property
     def cores(self) -> tuple[Sealed, ...]:
-        """Sealed classifiers asked about inputs without noise."""
+        """Sealed classifiers that are called on inputs without noise."""
         return ()
 
     def sealed(self, seal: Callable[[Classifier], Sealed]) -> Procedure:
-        """The procedure with each of its own models sealed.
-
-        Args:
-            seal: Seals a model.
-        """
+        """Return the procedure with each of its models sealed."""
         return self
 
     @property
@@ -215,6 +213,10 @@ class Procedure(ABC):
     def config(self) -> dict[str, Any]:
         """The procedure as plain values, for run files."""
         return {"name": self.name, **{f.name: getattr(self, f.name) for f in fields(self)}}
+
+    def run_config(self) -> dict[str, Any]:
+        """Return the entries of a run's configuration that the procedure decides."""
+        return {"procedure": self.config()}
 
 
 def answer(steps: Steps[Answer], draw: Callable[[Draw], tuple[Votes, ...]]) -> Answer:

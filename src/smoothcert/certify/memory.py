@@ -127,6 +127,18 @@ class Memory:
                 "give each classifier a memory of its own."
             )
 
+    def resume(self, answered: int) -> None:
+        """Refuse to continue a run without the balls of its answers, which later answers could contradict.
+
+        Raises:
+            RunError: If there are answers and the memory is empty.
+        """
+        if answered and not self._count:
+            raise RunError(
+                "the run holds answers already, but the memory is empty; give the memory they were made with, or begin "
+                "a new run."
+            )
+
     def admit(self, x: Tensor, label: int, radius: float, norm: Norm = Norm.L2) -> Ball:
         """Pass an answer through the memory, and keep it.
 

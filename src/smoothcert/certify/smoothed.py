@@ -1,55 +1,63 @@
-"""A classifier under noise: the object that certifies and predicts."""
+"""The smoothed classifier, which certifies and predicts."""
 
 from __future__ import annotations
 
 import copy
 import secrets
+import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
-import torch
 from torch import Tensor
 
 from smoothcert.certify.base import Procedure, Task
 from smoothcert.certify.cohen import Cohen
-from smoothcert.certify.inputs import CheckedInput, checked_input
-from smoothcert.classifiers.agreement import Reference
-from smoothcert.classifiers.copying import takes
+from smoothcert.certify.memory import Memory
+from smoothcert.certify.per_input import chosen_noise, remembered
+from smoothcert.certify.router import Routed
+from smoothcert.certify.runner import Companions, Ready, Runner
 from smoothcert.classifiers.identity import identity_digest
-from smoothcert.classifiers.sealed import Sealed, Sealing
+from smoothcert.classifiers.sealed import Sealed
 from smoothcert.data.subset import as_tensor
-from smoothcert.noise import Noise
-from smoothcert.sampling import BLOCK, Answer, Classifier, Job, Pool, Source, Statistic, Steps
-from smoothcert.sampling.audit import Audit
+from smoothcert.noise import Gaussian, Noise
+from smoothcert.sampling import Answer, Classifier, Job, Pool, Steps
 from smoothcert.sampling.copies import input_digest
-from smoothcert.sampling.forwards import RUNTIMES
-from smoothcert.sampling.runtimes import CLOSE, Runtime, check_copies, check_options, prepare, unprepared
-from smoothcert.types import Certificate, Prediction, UsageError, unknown_name
-
-Key = TypeVar("Key")
-
-MEASURE_FROM = 20_000
-"""Fewer samples than these are not worth measuring how to run them best."""
+from smoothcert.sampling.runtimes import Runtime
+from smoothcert.sampling.sigma import SigmaSolver
+from smoothcert.types import Certificate, Guarantee, Norm, Prediction, UsageError
 
 
-class Smoothed:
-    """The smoothed classifier: the class a base classifier gives most often under noise.
+class Smoothed(Runner):
+    """The smoothed classifier: the class that a base classifier returns most often under noise.
+
+    With ``experts``, the model is a selector with one logit for each expert, and the chosen expert answers. A
+    certificate covers both the choice and the answer (see :class:`~smoothcert.certify.router.Routed`); its guarantee is
+    ``routed``.
+
+    With ``sigma``, each input gets its own σ. A certificate is then about the classifier smoothed with that σ: another
+    input within the radius may get another σ and another class, so the guarantee is ``pointwise``. With a memory in
+    addition, answers are cut against earlier ones, and the guarantee is ``memory``: they hold for all inputs within
+    their radius. If a procedure cannot reach its target radius with the chosen σ, that of ``noise`` is used.
 
     Args:
         model: A ``torch.nn.Module`` or any callable that maps a batch of inputs to logits (batch, classes).
         noise: The noise, added to inputs as given: normalisation must be a layer of the model.
-        num_classes: The number of classes; found by a forward pass when not given, checked when given.
+        experts: Two or more smoothed classifiers of the same classes, each with its noise. Any other callable, from a
+            batch to logits, is a core: if it is chosen, its class is answered with radius 0.
+        sigma: Chooses σ for each input, starting from that of ``noise``, which must be Gaussian.
+        memory: Keeps answers with different σ consistent.
+        num_classes: The number of classes; found by a forward pass if not given, and checked otherwise.
         runtime: How the model is run: a name in ``sampling.forwards.RUNTIMES``, a prepared ``Runtime``, or ``"auto"``
-            for the fastest that agrees with plain PyTorch, as far as the work ahead is worth measuring.
-        input_range: Values an input may have; ``None`` skips the check.
-        batch_size: Noisy copies per forward pass; chosen when not given.
+            for the fastest that agrees with plain PyTorch.
+        input_range: The values that an input may have; ``None`` skips the check.
+        batch_size: Noisy copies per forward pass; chosen if not given.
         precision: ``"bf16"`` or ``"fp16"`` autocast, on CUDA only.
 
     Example:
-        >>> from smoothcert import Gaussian
+        >>> import torch
         >>> linear = torch.nn.Linear(4, 2)
         >>> smoothed = Smoothed(linear, Gaussian(0.5))
         >>> smoothed.certify(torch.full((4,), 0.5), Cohen(n=1000)).n
@@ -61,54 +69,41 @@ class Smoothed:
         model: Classifier,
         noise: Noise,
         *,
+        experts: Sequence[Smoothed | Classifier] = (),
+        sigma: SigmaSolver | None = None,
+        memory: Memory | None = None,
         num_classes: int | None = None,
         runtime: str | Runtime = "auto",
         input_range: tuple[float, float] | None = (0.0, 1.0),
         batch_size: int | None = None,
         precision: str | None = None,
     ) -> None:
-        if not callable(model):
-            raise UsageError(f"the model must be callable on a batch of inputs, got {type(model).__name__}.")
-        if not isinstance(noise, Noise):
-            raise UsageError(f"noise must be a noise such as Gaussian(0.5), got {noise!r}.")
-        if num_classes is not None and num_classes < 2:
-            raise UsageError(f"num_classes must be at least 2, got {num_classes}.")
-        if batch_size is not None and batch_size < 1:
-            raise UsageError(f"batch_size must be at least 1, got {batch_size}.")
-        if isinstance(runtime, str) and runtime not in ("auto", *RUNTIMES):
-            raise unknown_name("runtime", runtime, ["auto", *RUNTIMES])
-        if input_range is not None and not input_range[0] < input_range[1]:
-            raise UsageError(f"input_range must be (low, high) with low < high, got {input_range}.")
-        self.model = model
-        self.noise = noise
-        self.num_classes = num_classes
-        self.input_range = input_range
-        self.batch_size = batch_size
-        self.runtime = runtime
-        self.precision = precision
-        self._declared_classes = num_classes
-        self._forget()
+        super().__init__(
+            model,
+            noise,
+            num_classes=num_classes,
+            runtime=runtime,
+            input_range=input_range,
+            batch_size=batch_size,
+            precision=precision,
+        )
+        if sigma is not None and not isinstance(noise, Gaussian):
+            raise UsageError(f"sigma can be chosen for Gaussian noise only, not for {noise!r}.")
+        if memory is not None and sigma is None:
+            raise UsageError("a memory is for a sigma chosen for each input; give sigma=OptimizeSigma(), for example.")
+        if len(experts) == 1:
+            raise UsageError("a router needs at least two experts, got 1.")
+        if any(isinstance(expert, Smoothed) and (expert.experts or expert.sigma) for expert in experts):
+            raise UsageError("an expert must be a core or a smoothed classifier without experts or a chosen sigma.")
+        if experts and sigma is not None:
+            raise UsageError("sigma cannot be chosen for a selector, whose experts have fixed noises; leave out sigma.")
+        self.experts = tuple(experts)
+        self.sigma = sigma
+        self.memory = memory
 
     def _forget(self) -> None:
-        """Drop everything that was made of the model."""
-        self._sealing = Sealing()
-        self._prepared: tuple[object, int, Runtime] | None = None
-        self._audit: tuple[Sealed, Audit] | None = None
-        self._others_sealed: dict[int, tuple[Classifier, Sealing]] = {}
-        self._beside: dict[int, Smoothed] = {}
-
-    def sealed(self) -> Sealed:
-        """The model as it is now, as the fixed function of one row that is certified.
-
-        Raises:
-            UsageError: If it cannot be made one.
-        """
-        return self._sealing.of(self.model)
-
-    @property
-    def device(self) -> torch.device:
-        """Where the model's weights are; the CPU for a model without any."""
-        return takes(self.model)[0]
+        super()._forget()
+        self._companions = Companions()
 
     def certify(
         self, x: Any, procedure: Procedure | None = None, *, seed: int | None = None, index: int | None = None
@@ -116,19 +111,19 @@ class Smoothed:
         """Prove a radius around one input.
 
         Args:
-            x: One input (no batch dimension): a floating-point tensor, or what ``torch.as_tensor`` takes.
+            x: One input (no batch dimension): a floating-point tensor, or anything that ``torch.as_tensor`` accepts.
             procedure: How to certify; ``Cohen()`` by default.
-            seed: The seed of the noise. By default a fresh one, drawn from the operating system and kept in the
-                certificate. A certificate is valid only if model and input were chosen without knowing the noise: give
-                a seed to repeat a certificate, not to choose between models by it.
+            seed: The seed of the noise. By default a fresh one from the operating system, which the certificate
+                records. A certificate is valid only if model and input were chosen without knowing the noise: give a
+                seed to repeat a certificate, not to choose between models by it.
             index: The input's number in its dataset; inputs with other numbers get other noise. By default it follows
                 from the input's values.
 
         Returns:
-            The certificate; its label is ``ABSTAIN`` when nothing could be proved.
+            The certificate; its label is ``ABSTAIN`` if nothing could be proved.
 
         Raises:
-            UsageError: If the input or the model's output is not as it must be; before any sampling.
+            UsageError: If the input or the model's output is invalid; before any sampling.
         """
         procedure = procedure or Cohen()
         return self._one(x, procedure, procedure.certify, seed, index)
@@ -136,105 +131,34 @@ class Smoothed:
     def predict(
         self, x: Any, procedure: Procedure | None = None, *, seed: int | None = None, index: int | None = None
     ) -> Prediction:
-        """The smoothed classifier's class at one input, without a radius and with far fewer samples.
+        """Predict the class of one input, without a radius and with far fewer samples.
 
-        Args, Raises: As :meth:`certify`; the procedure is ``Cohen(n=1_000)`` by default.
-
-        Returns:
-            The prediction; its label is ``ABSTAIN`` when the votes do not decide.
+        The arguments are those of :meth:`certify`; the procedure is ``Cohen(n=1_000)`` by default. The label is
+        ``ABSTAIN`` if the votes do not decide.
         """
         procedure = procedure or Cohen(n=1_000)
         return self._one(x, procedure, procedure.predict, seed, index)
 
-    def prepare(self, x: Any, *, samples: int | None = None, like: Mapping[str, Any] | None = None) -> Runtime:
-        """Choose how to run the model, by measuring as long as the work ahead is worth; kept until the model changes.
-
-        Args:
-            x: One input.
-            samples: How many noisy copies are to come.
-            like: ``Runtime.settings()`` of an earlier session to be used again, where ``runtime`` is ``"auto"``.
-
-        Returns:
-            The runtime.
-
-        Raises:
-            UsageError: For a runtime that is not installed, a precision without CUDA, or a model with a fixed batch.
-            SmoothcertError: If the runtime asked for cannot run the model, or disagrees with plain PyTorch.
-        """
-        sealed = self.sealed()
-        return self._runtime(sealed, self._checked(sealed, x), samples, like)
-
-    def _runtime(
-        self, sealed: Sealed, x: Tensor, samples: int | None = None, like: Mapping[str, Any] | None = None
-    ) -> Runtime:
-        if isinstance(self.runtime, Runtime):
-            return self.runtime
-        like = like if like and like["notes"] and self.runtime == "auto" else None
-        worth = samples or 0
-        plain = self.runtime == "auto" and self.precision is None and worth < MEASURE_FROM
-        key = (sealed, x.shape, x.dtype, x.device, torch.get_num_threads())
-        known = self._prepared
-        if known is not None and known[0] == key and not like and (worth <= 100 * known[1] or plain):
-            return known[2]
-        if plain and not like:
-            runtime = unprepared(sealed, self.batch_size or default_batch_size(x), self._reference(sealed, x))
-        else:
-            runtime = prepare(
-                sealed,
-                x,
-                noise=self.noise,
-                runtime=self.runtime,
-                batch_size=self.batch_size,
-                samples=samples,
-                precision=self.precision,
-                like=like,
-            )
-        self._prepared = (key, 0 if plain and not like else max(worth, MEASURE_FROM), runtime)
-        return runtime
-
-    def _reference(self, sealed: Sealed, x: Tensor) -> Reference:
-        """Noisy copies on which the classifier is known to be a fixed function of one row."""
-        return sealed.known(x) or sealed.verify(check_copies(x, self.noise))
-
     def check(self, x: Any, procedure: Procedure | None = None) -> Tensor:
-        """The input as a tensor ready to sample around.
-
-        Args:
-            x: One input.
-            procedure: A procedure whose settings must suit the noise and the input.
+        """Check an input, and that a procedure's settings suit it; nothing is sampled.
 
         Returns:
-            A copy of it on the model's device, in at least single precision.
+            A copy of the input on the model's device, in at least single precision.
 
         Raises:
             UsageError: If it has the wrong dtype, is not finite, lies outside the declared range or the noise's grid,
-                or the model cannot classify it.
+                if the model cannot classify it, or if the procedure cannot certify it.
+            RunError: If the memory belongs to another classifier.
         """
-        sealed = self.sealed()
-        tensor = self._checked(sealed, x)
+        tensor = self.checked(self.sealed(), x)
         if procedure is not None:
-            procedure = procedure.sealed(self._sealed_beside)
-            for other in self._others(procedure):
-                other.check(tensor)
-            steps = self.begin(procedure, procedure.certify, self._task(0, tensor, self.noise, seed=0))
-            next(steps)  # a procedure checks its settings before it asks for votes
+            procedure = self._sealed_procedure(procedure)
+            for model, _ in procedure.others:
+                other = self._companions.runner(model, self)
+                other.checked(other.sealed(), tensor)
+            steps = procedure.certify(self._task(0, tensor, self.noise, seed=0))
+            next(steps)  # a procedure checks its settings before it requests votes
             steps.close()
-        return tensor
-
-    def _checked(self, sealed: Sealed, x: Any) -> Tensor:
-        """The input as a tensor that nobody else can change, once the model is known to be able to classify it."""
-        if isinstance(x, CheckedInput):
-            if x.sealed is sealed:
-                return x.tensor
-            x = x.tensor
-        tensor = checked_input(x, self.input_range, sealed.device)
-        if isinstance(self.runtime, str):
-            check_options(self.runtime, self.precision, self.batch_size, sealed.device)
-        self.noise.check(tensor)
-        classes = self._reference(sealed, tensor).num_classes
-        if self._declared_classes is not None and classes != self._declared_classes:
-            raise UsageError(f"the model gives {classes} classes, not num_classes={self._declared_classes}.")
-        self.num_classes = classes
         return tensor
 
     def run(
@@ -246,71 +170,47 @@ class Smoothed:
         seed: int | None = None,
         count: int | None = None,
     ) -> Iterator[tuple[Job[Answer], Answer]]:
-        """Certify or predict many inputs at once, sharing batches.
+        """Certify or predict many inputs in shared batches.
 
         Args:
             inputs: Pairs (index, input).
-            procedure: How.
+            procedure: The procedure.
             steps: ``procedure.certify`` or ``procedure.predict``.
             seed: The seed of the noise; a fresh one by default.
-            count: How many inputs there are, if known; decides how much measuring pays.
+            count: The number of inputs, if known; decides how long runtimes are benchmarked.
 
         Yields:
-            Each job and its answer, in the order decided.
+            Each job and its answer, in the order decided; in the order of the inputs with a memory.
 
         Raises:
-            UsageError: If an input is not as it must be; the answers of those before it come first.
+            UsageError: If an input is invalid, after the answers for the inputs before it.
         """
-
         return self._answers(inputs, procedure, steps, fresh_seed() if seed is None else seed, count)
 
-    def extra_config(self) -> dict[str, Any]:
-        """What decides the answers of a subclass besides model, noise and procedure, as plain values for run files."""
-        return {}
-
-    def resume(self, answered: int) -> None:
-        """Prepare to go on after this many answers of earlier sessions, abstentions aside; subclasses may refuse."""
+    def routed(self, procedure: Procedure) -> Procedure:
+        """Return the procedure that also certifies the choice of the expert, if there are experts."""
+        return Routed(self.experts, procedure) if self.experts else procedure
 
     @property
-    def in_order(self) -> bool:
-        """Whether an answer depends on those before it, so that all must be given in order, and in one place."""
-        return False
+    def guarantee(self) -> Guarantee | None:
+        """The guarantee of its certificates, where it is not the procedure's."""
+        if self.sigma is None:
+            return None
+        return Guarantee.POINTWISE if self.memory is None else Guarantee.MEMORY
 
     def for_workers(self) -> Smoothed:
-        """This classifier as it is sent to other processes: without what was prepared for this one."""
+        """Return a copy to send to other processes: without prepared runtimes and memory, which the driver applies."""
         other = copy.copy(self)
         other._forget()
-        other.model = self.sealed().model
+        other.model, other.memory = self.sealed().model, None
+        other.experts = tuple(each.for_workers() if isinstance(each, Smoothed) else each for each in self.experts)
         return other
 
     def run_by(self, runtime: Runtime) -> Smoothed:
-        """This classifier, run in a way that was prepared."""
+        """Return a copy with a prepared runtime."""
         other = copy.copy(self)
         other.runtime = runtime
         return other
-
-    def settled(
-        self, decided: Iterator[tuple[Key, Answer]], order: deque[tuple[Key, Tensor]]
-    ) -> Iterator[tuple[Key, Answer]]:
-        """Answers as they are given out, once those of workers have come together; subclasses may change them.
-
-        Args:
-            decided: Answers by whatever tells inputs apart, in the order decided.
-            order: The same inputs in their own order; may grow meanwhile.
-        """
-        return decided
-
-    def noise_for(self, index: int, x: Tensor, seed: int) -> Noise:
-        """The noise of one input; the same for all unless a subclass chooses."""
-        return self.noise
-
-    def begin(self, procedure: Procedure, steps: Callable[[Task], Steps[Answer]], task: Task) -> Steps[Answer]:
-        """Set a procedure to work on one input; subclasses may put something around it."""
-        return steps(task)
-
-    def finish(self, job: Job[Answer], answer: Answer) -> Answer:
-        """The answer as it is given out; subclasses may change it."""
-        return answer
 
     def _one(
         self,
@@ -334,22 +234,22 @@ class Smoothed:
         seed: int,
         count: int | None = None,
         named: bool = True,
-        note: Callable[[Job[Answer]], None] | None = None,
     ) -> Iterator[tuple[Job[Answer], Answer]]:
-        """The answer for each input, all by the classifier as it is when the first one is asked for."""
-        sealed, procedure = self.sealed(), procedure.sealed(self._sealed_beside)
+        """Answer each input with the classifier as it is when the first answer is requested."""
+        sealed, procedure = self.sealed(), self._sealed_procedure(procedure)
         steps = getattr(procedure, steps.__name__)  # of the procedure whose models are sealed
+        order: deque[tuple[Job[Answer], Tensor]] = deque()
 
         def jobs() -> Iterator[Job[Answer]]:
             for index, x in inputs:
                 try:
-                    job = self._job(sealed, index, x, procedure, steps, seed)
+                    job = self._job(sealed, index, x, steps, seed)
                 except UsageError as error:
                     if not named:
                         raise
                     raise UsageError(f"input {index}: {error}") from error
-                if note is not None:
-                    note(job)
+                if self.memory is not None:
+                    order.append((job, job.x))
                 yield job
 
         waiting = jobs()
@@ -357,7 +257,7 @@ class Smoothed:
         if first is None:
             return
         first.begin()
-        asked = self._asked(sealed, first.x, procedure, (count or 1) * procedure.expected_samples)
+        asked = self._ready(first.x, procedure, (count or 1) * procedure.expected_samples)
         pool = Pool(
             [each.source for each in asked],
             seed,
@@ -368,86 +268,59 @@ class Smoothed:
         models = [*(each.sealed for each in asked), *procedure.cores]
         identity = dict.fromkeys(each.digest for each in models)
         model = identity_digest(identity) if len(identity) > 1 else sealed.digest
-        for job, answer in pool.run(chain([first], waiting)):
-            for each in models:
-                each.recheck()
-            if isinstance(answer, Certificate):
-                stamped = replace(answer, runtime=runtime, model=model, input=input_digest(job.x))
-                answer = cast(Answer, stamped)
-            yield job, self.finish(job, answer)
 
-    def _asked(self, sealed: Sealed, x: Tensor, procedure: Procedure, samples: int) -> list[Asked]:
-        """The classifiers that a procedure may ask, made ready to run: this one first."""
-        others = zip(self._others(procedure), (counted for _, counted in procedure.others), strict=True)
-        return [
-            self._ready(sealed, x, procedure.statistics, samples),
-            *(other._ready(other.sealed(), x, counted, samples) for other, counted in others),
-        ]
+        def decided() -> Iterator[tuple[Job[Answer], Answer]]:
+            for job, answer in pool.run(chain([first], waiting)):
+                for each in models:
+                    each.recheck()
+                if isinstance(answer, Certificate):
+                    guarantee = answer.guarantee if self.sigma is None else Guarantee.POINTWISE
+                    stamps = {"runtime": runtime, "model": model, "input": input_digest(job.x)}
+                    answer = cast(Answer, replace(answer, guarantee=guarantee, **stamps))
+                yield job, answer
 
-    def _ready(self, sealed: Sealed, x: Tensor, statistics: Sequence[Statistic], samples: int) -> Asked:
-        classes = self._reference(sealed, x).num_classes
-        runtime = self._runtime(sealed, x, samples)
-        audit = None
-        if runtime.elsewhere is None:
-            if self._audit is None or self._audit[0] is not sealed:
-                self._audit = (sealed, Audit(sealed, CLOSE[self.precision]))
-            audit = self._audit[1]
-        how = (runtime.batch_size, runtime.cascade, runtime.elsewhere, audit)
-        return Asked(Source(runtime.run, self.noise, classes, statistics, *how), runtime, sealed)
-
-    def _sealed_beside(self, model: Classifier) -> Sealed:
-        """Another model that is asked about the same inputs, sealed."""
-        _, sealing = self._others_sealed.setdefault(id(model), (model, Sealing()))
-        return sealing.of(model)
-
-    def _others(self, procedure: Procedure) -> list[Smoothed]:
-        """The classifiers that a procedure asks besides this one, under the same noise."""
-        runtime = "auto" if isinstance(self.runtime, Runtime) else self.runtime
-        for model, _ in procedure.others:
-            if id(model) not in self._beside:
-                self._beside[id(model)] = Smoothed(
-                    model, self.noise, runtime=runtime, input_range=self.input_range, batch_size=self.batch_size
-                )
-        return [self._beside[id(model)] for model, _ in procedure.others]
+        yield from decided() if self.memory is None else remembered(self.memory, decided(), order)
 
     def _job(
-        self,
-        sealed: Sealed,
-        index: int,
-        x: Any,
-        procedure: Procedure,
-        steps: Callable[[Task], Steps[Answer]],
-        seed: int,
+        self, sealed: Sealed, index: int, x: Any, steps: Callable[[Task], Steps[Answer]], seed: int
     ) -> Job[Answer]:
         for name, value in (("seed", seed), ("index", index)):
             if not 0 <= value < 2**63:
                 raise UsageError(f"{name} must be between 0 and 2**63 - 1, got {value}.")
-        tensor = self._checked(sealed, x)
-        noise = self.noise_for(index, tensor, seed)
-        task = self._task(index, tensor, noise, seed)
-        return Job(index, tensor, self.begin(procedure, steps, task), None if noise is self.noise else noise)
+        tensor = self.checked(sealed, x)
+        usual = Job(index, tensor, steps(self._task(index, tensor, self.noise, seed)))
+        if self.sigma is None:
+            return usual
+        begin = time.perf_counter()
+        noise = chosen_noise(self.sigma, sealed, cast(Gaussian, self.noise), tensor, seed, index)
+        job = Job(index, tensor, steps(self._task(index, tensor, noise, seed)), noise)
+        try:
+            job.begin()
+        except UsageError:  # such as a target radius that this σ cannot reach
+            job = replace(usual, noise=self.noise)
+            job.begin()
+        job.seconds += time.perf_counter() - begin
+        return job
 
     def _task(self, index: int, x: Tensor, noise: Noise, seed: int) -> Task:
         assert self.num_classes is not None
         return Task(noise, self.num_classes, x.numel(), seed, index, x)
 
+    def _ready(self, x: Tensor, procedure: Procedure, samples: int) -> list[Ready]:
+        """Prepare this classifier and the others that the procedure samples."""
+        asked = [(self, procedure.statistics), *procedure.others]
+        return [self._companions.runner(model, self).ready(x, counted, samples) for model, counted in asked]
 
-@dataclass(frozen=True, eq=False)
-class Asked:
-    """A classifier that is asked for votes: as the pool sees it, how it is run, and what it is."""
-
-    source: Source
-    runtime: Runtime
-    sealed: Sealed
+    def _sealed_procedure(self, procedure: Procedure) -> Procedure:
+        """Seal the models of a procedure that suits the memory."""
+        if self.memory is not None:
+            norm = self.noise.resolve_norm(procedure.norm)
+            if norm is not Norm.L2:
+                raise UsageError(f"a memory compares l2 balls; certify in l2 or without a memory, not in {norm.value}.")
+            self.memory.bind({"model": self.sealed().sealed_identity, "noise": self.noise.config()})
+        return self.routed(procedure).sealed(self._companions.seal)
 
 
 def fresh_seed() -> int:
-    """A seed from the operating system, which no choice made before can depend on."""
+    """Draw a seed from the operating system, on which no earlier choice can depend."""
     return secrets.randbits(63)
-
-
-def default_batch_size(like: Tensor) -> int:
-    """A batch that fits CPU caches, or keeps a GPU busy: a multiple of the noise block."""
-    budget = 2**18 if like.device.type == "cpu" else 2**23
-    copies = min(max(budget // max(like.numel(), 1), BLOCK), 4000)
-    return copies // BLOCK * BLOCK

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import track
 from torch import nn
 
-from smoothcert.certify import Aces, Cohen, PerInput, Procedure, Smoothed
+from smoothcert.certify import Aces, Cohen, Procedure, Smoothed
 from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, InputOptions, Seed, SigmaOptions, load_smoothed
 from smoothcert.cli.cluster import ClusterOptions
 from smoothcert.cli.merge import Shard, parse_shard
@@ -101,7 +101,7 @@ def certify(
         source=source | shared,
         cluster=cluster,
     )
-    if isinstance(smoothed, PerInput) and smoothed.memory is not None:
+    if smoothed.memory is not None:
         smoothed.memory.save()
         smoothed.memory.close()
     outcomes = outcomes_of(finished)

@@ -14,7 +14,7 @@ import typer
 from torch import nn
 
 from smoothcert import data, models
-from smoothcert.certify import Memory, PerInput, Router, Smoothed
+from smoothcert.certify import Memory, Smoothed
 from smoothcert.classifiers import VOTES, Consensus, Denoised, Ensemble
 from smoothcert.cli.options import numbers
 from smoothcert.cli.procedures import with_arithmetic
@@ -207,7 +207,7 @@ class SigmaOptions:
                 "--memory keeps answers consistent.",
                 err=True,
             )
-        return PerInput(model, noise, solver, memory=memory, **options)
+        return Smoothed(model, noise, sigma=solver, memory=memory, **options)
 
 
 def load_smoothed(
@@ -243,7 +243,7 @@ def smoothed_for(
     grid = levels.pop() if len(levels) == 1 else None
     running = {"batch_size": options.batch_size, "runtime": options.runtime, "precision": options.precision}
     if options.router is not None:
-        smoothed: Smoothed = _routed(options.router, checkpoints, members, noise, grid, exact, running)
+        smoothed = _routed(options.router, checkpoints, members, noise, grid, exact, running)
     else:
         noise = _noise_to_use(noise, checkpoints, options.denoiser or ())
         smoothed = make(
@@ -272,7 +272,7 @@ def _routed(
     grid: int | None,
     exact: bool | None,
     running: dict[str, Any],
-) -> Router:
+) -> Smoothed:
     """Each model as an expert under the noise it was trained with, and a selector between them."""
     selector = models.load_checkpoint(path)
     experts = [
@@ -286,7 +286,9 @@ def _routed(
     ]
     chosen = with_arithmetic(_noise_to_use(noise, [selector]), grid, exact)
     device = next(members[0].parameters()).device
-    return Router(selector.model.to(device), chosen, experts, num_classes=selector.info.num_classes, **running)
+    return Smoothed(
+        selector.model.to(device), chosen, experts=experts, num_classes=selector.info.num_classes, **running
+    )
 
 
 def _noise_to_use(

@@ -67,7 +67,7 @@ def certify_dataset(
     """
     indices = select(len(dataset), every=every, start=start, stop=stop)
     own = indices if shard is None else take_shard(indices, *shard)
-    if shard is not None and smoothed.in_order:
+    if shard is not None and smoothed.memory is not None:
         raise UsageError("a memory needs all inputs in one run, in their order; certify without a shard.")
     if cluster is not None and cluster.spread:
         require_members(smoothed.model)
@@ -106,7 +106,7 @@ def certify_dataset(
             row,
             title="certify",
             progress=progress,
-            resume=smoothed.resume,
+            resume=lambda answered: None if smoothed.memory is None else smoothed.memory.resume(answered),
             early=procedure.decides_early,
         )
 
@@ -120,11 +120,14 @@ def run_config(
     cluster: Cluster | None,
 ) -> dict[str, Any]:
     """Return the part of a run's configuration that does not depend on the dataset."""
+    sigma = {}
+    if smoothed.sigma is not None and smoothed.guarantee is not None:
+        sigma = {"sigma": smoothed.sigma.config(), "guarantee": smoothed.guarantee.value}
     return {
         "kind": kind,
-        "procedure": procedure.config(),
+        **smoothed.routed(procedure).run_config(),
         "noise": smoothed.noise.config(),
-        **smoothed.extra_config(),
+        **sigma,
         "stream": {
             "block": BLOCK,
             "device": cluster.device if cluster else smoothed.device.type,

@@ -17,8 +17,9 @@ import torch
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
-from smoothcert.certify import Procedure, Smoothed
+from smoothcert.certify import Memory, Procedure, Smoothed
 from smoothcert.certify.inputs import CheckedInput
+from smoothcert.certify.per_input import remembered
 from smoothcert.data.subset import Indexable, as_tensor, labelled_input
 from smoothcert.evaluate.cluster import Cluster, distributed_ensemble, worker_pool
 from smoothcert.progress import Bar
@@ -127,18 +128,21 @@ class Evaluation:
 
         def noted() -> Iterator[tuple[int, Any]]:
             for index, x in inputs:
-                if smoothed.in_order:
+                if smoothed.memory is not None:
                     order.append((index, smoothed.check(x)))
                 yield index, x
 
         share = -(-self.count // (cluster.workers or 2))
         each = replace(self, smoothed=smoothed.for_workers(), probe=probe, count=share)
         with worker_pool(cluster, each, self.count, like=like) as pool:
-            yield {"runtime": pool.settings, **facts}, _settled(smoothed, pool.run(noted(), self.count), order)
+            answers = pool.run(noted(), self.count)
+            if smoothed.memory is not None:
+                answers = _remembered(smoothed.memory, answers, order)
+            yield {"runtime": pool.settings, **facts}, answers
 
 
-def _settled(smoothed: Smoothed, answers: Answers, order: deque[tuple[int, Tensor]]) -> Answers:
-    """Apply the classifier's memory, which workers do not have, to their answers."""
+def _remembered(memory: Memory, answers: Answers, order: deque[tuple[int, Tensor]]) -> Answers:
+    """Apply a memory to the answers of workers."""
     kept: dict[int, Answered] = {}
 
     def certificates() -> Iterator[tuple[int, Any]]:
@@ -146,7 +150,7 @@ def _settled(smoothed: Smoothed, answers: Answers, order: deque[tuple[int, Tenso
             kept[index] = one
             yield index, one.answer
 
-    for index, answer in smoothed.settled(certificates(), order):
+    for index, answer in remembered(memory, certificates(), order):
         yield index, replace(kept.pop(index), answer=answer)
 
 

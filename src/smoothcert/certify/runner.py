@@ -1,0 +1,196 @@
+"""A base classifier under noise, made ready to run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from smoothcert.certify.inputs import CheckedInput, checked_input
+from smoothcert.classifiers.agreement import Reference
+from smoothcert.classifiers.copying import takes
+from smoothcert.classifiers.sealed import Sealed, Sealing
+from smoothcert.noise import Noise
+from smoothcert.sampling import BLOCK, Classifier, Source, Statistic
+from smoothcert.sampling.audit import Audit
+from smoothcert.sampling.forwards import RUNTIMES
+from smoothcert.sampling.runtimes import CLOSE, Runtime, check_copies, check_options, prepare, unprepared
+from smoothcert.types import UsageError, unknown_name
+
+MEASURE_FROM = 20_000
+"""Runtimes are benchmarked only for at least this many samples."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ready:
+    """A classifier as the sampling pool uses it."""
+
+    source: Source
+    runtime: Runtime
+    sealed: Sealed
+
+
+class Runner:
+    """A model and a noise: seals the model, checks inputs and chooses the runtime; see :class:`Smoothed`."""
+
+    def __init__(
+        self,
+        model: Classifier,
+        noise: Noise,
+        *,
+        num_classes: int | None = None,
+        runtime: str | Runtime = "auto",
+        input_range: tuple[float, float] | None = (0.0, 1.0),
+        batch_size: int | None = None,
+        precision: str | None = None,
+    ) -> None:
+        if not callable(model):
+            raise UsageError(f"the model must be callable on a batch of inputs, got {type(model).__name__}.")
+        if not isinstance(noise, Noise):
+            raise UsageError(f"noise must be a noise such as Gaussian(0.5), got {noise!r}.")
+        if num_classes is not None and num_classes < 2:
+            raise UsageError(f"num_classes must be at least 2, got {num_classes}.")
+        if batch_size is not None and batch_size < 1:
+            raise UsageError(f"batch_size must be at least 1, got {batch_size}.")
+        if isinstance(runtime, str) and runtime not in ("auto", *RUNTIMES):
+            raise unknown_name("runtime", runtime, ["auto", *RUNTIMES])
+        if input_range is not None and not input_range[0] < input_range[1]:
+            raise UsageError(f"input_range must be (low, high) with low < high, got {input_range}.")
+        self.model = model
+        self.noise = noise
+        self.num_classes = num_classes
+        self.input_range = input_range
+        self.batch_size = batch_size
+        self.runtime = runtime
+        self.precision = precision
+        self._declared_classes = num_classes
+        self._forget()
+
+    def _forget(self) -> None:
+        """Drop everything derived from the model."""
+        self._sealing = Sealing()
+        self._prepared: tuple[object, int, Runtime] | None = None
+        self._audit: tuple[Sealed, Audit] | None = None
+
+    def sealed(self) -> Sealed:
+        """Return the model as it is now, as a fixed function of one row.
+
+        Raises:
+            UsageError: If it cannot be made one.
+        """
+        return self._sealing.of(self.model)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the model's weights; the CPU for a model without weights."""
+        return takes(self.model)[0]
+
+    def prepare(self, x: Any, *, samples: int | None = None, like: Mapping[str, Any] | None = None) -> Runtime:
+        """Choose the runtime, and keep it until the model changes.
+
+        Args:
+            x: One input.
+            samples: The number of noisy copies to come, to which the time for benchmarking runtimes is proportional.
+            like: ``Runtime.settings()`` of an earlier session to use again, where ``runtime`` is ``"auto"``.
+
+        Raises:
+            UsageError: For a runtime that is not installed, a precision without CUDA, or a model with a fixed batch.
+            SmoothcertError: If the runtime cannot run the model, or disagrees with plain PyTorch.
+        """
+        sealed = self.sealed()
+        return self._runtime(sealed, self.checked(sealed, x), samples, like)
+
+    def checked(self, sealed: Sealed, x: Any) -> Tensor:
+        """Return a private copy of an input that the model can classify; see :meth:`Smoothed.check`."""
+        if isinstance(x, CheckedInput):
+            if x.sealed is sealed:
+                return x.tensor
+            x = x.tensor
+        tensor = checked_input(x, self.input_range, sealed.device)
+        if isinstance(self.runtime, str):
+            check_options(self.runtime, self.precision, self.batch_size, sealed.device)
+        self.noise.check(tensor)
+        classes = self._reference(sealed, tensor).num_classes
+        if self._declared_classes is not None and classes != self._declared_classes:
+            raise UsageError(f"the model gives {classes} classes, not num_classes={self._declared_classes}.")
+        self.num_classes = classes
+        return tensor
+
+    def ready(self, x: Tensor, statistics: Sequence[Statistic], samples: int) -> Ready:
+        """Prepare the model as it is now for the sampling pool."""
+        sealed = self.sealed()
+        classes = self._reference(sealed, x).num_classes
+        runtime = self._runtime(sealed, x, samples)
+        audit = None
+        if runtime.elsewhere is None:
+            if self._audit is None or self._audit[0] is not sealed:
+                self._audit = (sealed, Audit(sealed, CLOSE[self.precision]))
+            audit = self._audit[1]
+        how = (runtime.batch_size, runtime.cascade, runtime.elsewhere, audit)
+        return Ready(Source(runtime.run, self.noise, classes, statistics, *how), runtime, sealed)
+
+    def _runtime(
+        self, sealed: Sealed, x: Tensor, samples: int | None = None, like: Mapping[str, Any] | None = None
+    ) -> Runtime:
+        if isinstance(self.runtime, Runtime):
+            return self.runtime
+        like = like if like and like["notes"] and self.runtime == "auto" else None
+        worth = samples or 0
+        plain = self.runtime == "auto" and self.precision is None and worth < MEASURE_FROM
+        key = (sealed, x.shape, x.dtype, x.device, torch.get_num_threads())
+        known = self._prepared
+        if known is not None and known[0] == key and not like and (worth <= 100 * known[1] or plain):
+            return known[2]
+        if plain and not like:
+            runtime = unprepared(sealed, self.batch_size or default_batch_size(x), self._reference(sealed, x))
+        else:
+            runtime = prepare(
+                sealed,
+                x,
+                noise=self.noise,
+                runtime=self.runtime,
+                batch_size=self.batch_size,
+                samples=samples,
+                precision=self.precision,
+                like=like,
+            )
+        self._prepared = (key, 0 if plain and not like else max(worth, MEASURE_FROM), runtime)
+        return runtime
+
+    def _reference(self, sealed: Sealed, x: Tensor) -> Reference:
+        """Return noisy copies and logits on which the model was verified to be a fixed function of one row."""
+        return sealed.known(x) or sealed.verify(check_copies(x, self.noise))
+
+
+class Companions:
+    """Models that procedures use next to a smoothed classifier, sealed and prepared once."""
+
+    def __init__(self) -> None:
+        self._sealings: dict[int, tuple[Classifier, Sealing]] = {}
+        self._runners: dict[int, Runner] = {}
+
+    def seal(self, model: Classifier) -> Sealed:
+        """Return a model as it is now, sealed."""
+        _, sealing = self._sealings.setdefault(id(model), (model, Sealing()))
+        return sealing.of(model)
+
+    def runner(self, model: Classifier | Runner, like: Runner) -> Runner:
+        """Return the runner of a model under the noise of another runner; a runner keeps its noise."""
+        if isinstance(model, Runner):
+            return model
+        if id(model) not in self._runners:
+            runtime = "auto" if isinstance(like.runtime, Runtime) else like.runtime
+            self._runners[id(model)] = Runner(
+                model, like.noise, runtime=runtime, input_range=like.input_range, batch_size=like.batch_size
+            )
+        return self._runners[id(model)]
+
+
+def default_batch_size(like: Tensor) -> int:
+    """Return a batch size that fits CPU caches, or keeps a GPU busy: a multiple of the noise block."""
+    budget = 2**18 if like.device.type == "cpu" else 2**23
+    copies = min(max(budget // max(like.numel(), 1), BLOCK), 4000)
+    return copies // BLOCK * BLOCK
