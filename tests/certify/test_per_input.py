@@ -21,7 +21,6 @@ from smoothcert import (
     certify_dataset,
     load_run,
 )
-from smoothcert.certify import Smoothed
 from smoothcert.certify.memory import Memory
 from smoothcert.sampling.sigma import GridSigma, OptimizeSigma, sigma_generator
 from smoothcert.types import Outcome, RunError, UsageError

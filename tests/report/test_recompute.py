@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from smoothcert import Cohen, Discrete, Gaussian, Smoothed, Uniform, certify_dataset, data, load_run
-from smoothcert.certify import Anytime, Memory, Smoothed
+from smoothcert.certify import Anytime, Memory
 from smoothcert.report import recompute as module
 from smoothcert.report.recompute import load_outcomes, outcomes_of, recompute
 from smoothcert.sampling.sigma import GridSigma, OptimizeSigma

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from smoothcert import Anytime, Cohen, Gaussian, Smoothed, Staged, certify_dataset, data, load_run
-from smoothcert.certify import Smoothed
 from smoothcert.data import ArrayDataset
 from smoothcert.noise import Discrete
 from smoothcert.sampling.sigma import GridSigma

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from smoothcert import Cohen, Gaussian, Smoothed, certify_dataset, load_run
-from smoothcert.certify import Memory, Smoothed
+from smoothcert.certify import Memory
 from smoothcert.data.subset import take_shard
 from smoothcert.sampling.sigma import GridSigma
 from smoothcert.store import merge_runs
