@@ -77,19 +77,19 @@ class Routed(Procedure):
 
     def certify(self, task: Task) -> Steps[Certificate]:
         half, classes = self._check(task)
-        choice = _named("selector", (yield from half.certify(task)))
-        nothing: dict[str, Any] = {"counts": (), "selection": (), "checkpoints": {}, "stages": (), "n": 0, "n0": 0}
+        choice = yield from half.certify(task)
+        unsampled = replace(choice, counts=(), selection=(), checkpoints={}, stages=(), n=0, n0=0)
         if choice.abstained:
-            return composed(choice, replace(choice, **nothing), label=ABSTAIN, proved=False)
+            return _composed(choice, unsampled, label=ABSTAIN, proved=False)
         expert = self.experts[choice.label]
         if not isinstance(expert, Runner):
             core = core_class(expert, replace(task, num_classes=classes))
-            # Nothing is proved around the input.
-            choice = replace(choice, decisions=dict.fromkeys(choice.decisions, Outcome.UNDECIDED))
-            answer = replace(choice, **nothing, p_lower=0.0, noise="")
-            return composed(choice, answer, label=core, proved=False, core=core)
-        answer = _named("expert", (yield from self._asking(expert, half.certify(_expert_task(expert, task)))))
-        return composed(choice, answer, label=answer.label, proved=not answer.abstained)
+            undecided = dict.fromkeys(choice.decisions, Outcome.UNDECIDED)  # nothing is proved around the input
+            choice = replace(choice, decisions=undecided)
+            answer = replace(unsampled, decisions=undecided, p_lower=0.0, noise="")
+            return _composed(choice, answer, label=core, proved=False, core=core)
+        answer = yield from self._asking(expert, half.certify(_expert_task(expert, task)))
+        return _composed(choice, answer, label=answer.label, proved=not answer.abstained)
 
     def predict(self, task: Task) -> Steps[Prediction]:
         half, classes = self._check(task)
@@ -153,6 +153,8 @@ def _expert_task(expert: Smoothed, task: Task) -> Task:
     return replace(task, noise=expert.noise, num_classes=expert.num_classes)
 
 
-def _named(who: str, certificate: Certificate) -> Certificate:
-    split = {f"{who}: {bound}": share for bound, share in certificate.alpha_split.items()}
-    return replace(certificate, alpha_split=split)
+def _composed(choice: Certificate, answer: Certificate, **options: Any) -> Certificate:
+    def named(who: str, part: Certificate) -> Certificate:
+        return replace(part, alpha_split={f"{who}: {bound}": share for bound, share in part.alpha_split.items()})
+
+    return composed(named("selector", choice), named("expert", answer), **options)
