@@ -216,3 +216,10 @@ def test_every_procedure_keeps_its_contract(name):
     assert answer(procedure.predict(task), sure).label == 1
     assert sum(certificate.alpha_split.values()) <= certificate.alpha
     assert procedure.config()["name"] == name
+
+
+def test_the_noise_cannot_change_between_sampling_and_computing_the_radius():
+    smoothed = Smoothed(torch.nn.Linear(4, 2), Gaussian(0.25))
+    with pytest.raises(AttributeError):
+        smoothed.noise = Gaussian(0.5)
+    assert smoothed.noise == Gaussian(0.25)

@@ -60,7 +60,7 @@ class Runner:
         if input_range is not None and not input_range[0] < input_range[1]:
             raise UsageError(f"input_range must be (low, high) with low < high, got {input_range}.")
         self.model = model
-        self.noise = noise
+        self._noise = noise
         self.num_classes = num_classes
         self.input_range = input_range
         self.batch_size = batch_size
@@ -82,6 +82,11 @@ class Runner:
             UsageError: If it cannot be made one.
         """
         return self._sealing.of(self.model)
+
+    @property
+    def noise(self) -> Noise:
+        """The noise; fixed, since a radius must be computed for the noise that was sampled."""
+        return self._noise
 
     @property
     def device(self) -> torch.device:
