@@ -97,8 +97,8 @@ class Smoothed(Runner):
             raise UsageError("an expert must be a core or a smoothed classifier without experts or a chosen sigma.")
         if experts and sigma is not None:
             raise UsageError("sigma cannot be chosen for a selector, whose experts have fixed noises; leave out sigma.")
-        self.experts = tuple(experts)
-        self.sigma = sigma
+        self.experts: tuple[Smoothed | Classifier, ...] = tuple(experts)
+        self.sigma: SigmaSolver | None = sigma
         self.memory = memory
 
     def _forget(self) -> None:
@@ -275,8 +275,9 @@ class Smoothed(Runner):
                     each.recheck()
                 if isinstance(answer, Certificate):
                     guarantee = answer.guarantee if self.sigma is None else Guarantee.POINTWISE
-                    stamps = {"runtime": runtime, "model": model, "input": input_digest(job.x)}
-                    answer = cast(Answer, replace(answer, guarantee=guarantee, **stamps))
+                    digest = input_digest(job.x)
+                    stamped = replace(answer, guarantee=guarantee, runtime=runtime, model=model, input=digest)
+                    answer = cast(Answer, stamped)
                 yield job, answer
 
         yield from decided() if self.memory is None else remembered(self.memory, decided(), order)

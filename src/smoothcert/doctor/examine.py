@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from smoothcert.certify import Cohen, Procedure, Smoothed
 from smoothcert.certify.plan import plan
-from smoothcert.certify.smoothed import default_batch_size
+from smoothcert.certify.runner import default_batch_size
 from smoothcert.classifiers.sealed import Sealed
 from smoothcert.data.subset import Indexable, select
 from smoothcert.doctor.cost import check_runtime, check_time
