@@ -179,3 +179,14 @@ def test_the_order_of_definitions_in_a_class_does_not_count():
     other = type("Model", (nn.Module,), {**attributes, "edge": 0.6})
     assert model_identity(first()) == model_identity(second())
     assert model_identity(first()) != model_identity(other())
+
+
+def test_copying_an_object_does_not_change_its_identity():
+    class Scorer:
+        def score(self, x):
+            return x
+
+    scorer = Scorer()
+    before = model_identity(scorer.score)
+    copy.deepcopy(scorer)  # stores __slotnames__ in the class
+    assert model_identity(scorer.score) == before

@@ -150,9 +150,9 @@ class Smoothed(Runner):
                 if the model cannot classify it, or if the procedure cannot certify it.
             RunError: If the memory belongs to another classifier.
         """
+        procedure = None if procedure is None else self._sealed_procedure(procedure)
         tensor = self.checked(self.sealed(), x)
         if procedure is not None:
-            procedure = self._sealed_procedure(procedure)
             for model, _ in procedure.others:
                 other = self._companions.runner(model, self)
                 other.checked(other.sealed(), tensor)

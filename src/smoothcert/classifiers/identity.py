@@ -23,6 +23,7 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.
 _ARRANGED = frozenset(vars(nn.Module())) - {"_forward_hooks", "_forward_pre_hooks"}
 _OF_CLASSES = frozenset(("__module__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__firstlineno__"))
 _OF_CLASSES |= {"__parameters__", "__orig_bases__", "__abstractmethods__", "__static_attributes__", "_abc_impl"}
+_OF_CLASSES |= {"__slotnames__"}  # the copy module keeps it in a class whose instance was copied
 
 
 def model_identity(model: Any) -> dict[str, Any]:
