@@ -88,7 +88,7 @@ def test_nobody_imports_the_command_line():
         ("noise", {"base", "grid", "thresholds"}, {type_.__module__ for type_ in NOISES.values()}),
         (
             "certify",
-            {"base", "choice", "forecast", "inputs", "runner"}
+            {"answering", "base", "choice", "forecast", "inputs", "runner"}
             | {"memory", "per_input", "plan", "router", "simultaneous", "smoothed", "targets"},
             {type_.__module__ for type_ in PROCEDURES.values()},
         ),

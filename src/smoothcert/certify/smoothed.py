@@ -4,30 +4,24 @@ from __future__ import annotations
 
 import copy
 import secrets
-import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
-from itertools import chain
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor
 
+from smoothcert.certify.answering import answers
 from smoothcert.certify.base import Procedure, Task
 from smoothcert.certify.cohen import Cohen
 from smoothcert.certify.memory import Memory
-from smoothcert.certify.per_input import chosen_noise, remembered
 from smoothcert.certify.router import Routed
 from smoothcert.certify.runner import Companions, Ready, Runner
-from smoothcert.classifiers.identity import identity_digest
-from smoothcert.classifiers.sealed import Sealed
 from smoothcert.data.subset import as_tensor
 from smoothcert.noise import Gaussian, Noise
-from smoothcert.sampling import Answer, Classifier, Job, Pool, Steps
+from smoothcert.sampling import Answer, Classifier, Job, Steps
 from smoothcert.sampling.copies import input_digest
 from smoothcert.sampling.runtimes import Runtime
 from smoothcert.sampling.sigma import SigmaSolver
-from smoothcert.types import Certificate, Guarantee, Norm, Prediction, UsageError
+from smoothcert.types import Certificate, Norm, Prediction, UsageError
 
 
 class Smoothed(Runner):
@@ -150,13 +144,13 @@ class Smoothed(Runner):
                 if the model cannot classify it, or if the procedure cannot certify it.
             RunError: If the memory belongs to another classifier.
         """
-        procedure = None if procedure is None else self._sealed_procedure(procedure)
+        procedure = None if procedure is None else self.sealed_procedure(procedure)
         tensor = self.checked(self.sealed(), x)
         if procedure is not None:
             for model, _ in procedure.others:
                 other = self._companions.runner(model, self)
                 other.checked(other.sealed(), tensor)
-            steps = procedure.certify(self._task(0, tensor, self.noise, seed=0))
+            steps = procedure.certify(self.task(0, tensor, self.noise, seed=0))
             next(steps)  # a procedure checks its settings before it requests votes
             steps.close()
         return tensor
@@ -185,18 +179,11 @@ class Smoothed(Runner):
         Raises:
             UsageError: If an input is invalid, after the answers for the inputs before it.
         """
-        return self._answers(inputs, procedure, steps, fresh_seed() if seed is None else seed, count)
+        return answers(self, inputs, procedure, steps, fresh_seed() if seed is None else seed, count)
 
     def routed(self, procedure: Procedure) -> Procedure:
         """Return the procedure that also certifies the choice of the expert, if there are experts."""
         return Routed(self.experts, procedure) if self.experts else procedure
-
-    @property
-    def guarantee(self) -> Guarantee | None:
-        """The guarantee of its certificates, where it is not the procedure's."""
-        if self.sigma is None:
-            return None
-        return Guarantee.POINTWISE if self.memory is None else Guarantee.MEMORY
 
     def for_workers(self) -> Smoothed:
         """Return a copy to send to other processes: without prepared runtimes and memory, which the driver applies."""
@@ -204,12 +191,6 @@ class Smoothed(Runner):
         other._forget()
         other.model, other.memory = self.sealed().model, None
         other.experts = tuple(each.for_workers() if isinstance(each, Smoothed) else each for each in self.experts)
-        return other
-
-    def run_by(self, runtime: Runtime) -> Smoothed:
-        """Return a copy with a prepared runtime."""
-        other = copy.copy(self)
-        other.runtime = runtime
         return other
 
     def _one(
@@ -223,96 +204,20 @@ class Smoothed(Runner):
         if index is None:
             index = int(input_digest(as_tensor(x)), 16) >> 65  # 63 bits
         seed = fresh_seed() if seed is None else seed
-        ((_, answer),) = self._answers([(index, x)], procedure, steps, seed, named=False)
+        ((_, answer),) = answers(self, [(index, x)], procedure, steps, seed, named=False)
         return answer
 
-    def _answers(
-        self,
-        inputs: Iterable[tuple[int, Any]],
-        procedure: Procedure,
-        steps: Callable[[Task], Steps[Answer]],
-        seed: int,
-        count: int | None = None,
-        named: bool = True,
-    ) -> Iterator[tuple[Job[Answer], Answer]]:
-        """Answer each input with the classifier as it is when the first answer is requested."""
-        sealed, procedure = self.sealed(), self._sealed_procedure(procedure)
-        steps = getattr(procedure, steps.__name__)  # of the procedure whose models are sealed
-        order: deque[tuple[Job[Answer], Tensor]] = deque()
-
-        def jobs() -> Iterator[Job[Answer]]:
-            for index, x in inputs:
-                try:
-                    job = self._job(sealed, index, x, steps, seed)
-                except UsageError as error:
-                    if not named:
-                        raise
-                    raise UsageError(f"input {index}: {error}") from error
-                if self.memory is not None:
-                    order.append((job, job.x))
-                yield job
-
-        waiting = jobs()
-        first = next(waiting, None)
-        if first is None:
-            return
-        first.begin()
-        asked = self._ready(first.x, procedure, (count or 1) * procedure.expected_samples)
-        pool = Pool(
-            [each.source for each in asked],
-            seed,
-            workers=min(each.runtime.workers for each in asked),
-            threads=asked[0].runtime.threads,
-        )
-        runtime = "+".join(dict.fromkeys(each.runtime.name for each in asked))
-        models = [*(each.sealed for each in asked), *procedure.cores]
-        identity = dict.fromkeys(each.digest for each in models)
-        model = identity_digest(identity) if len(identity) > 1 else sealed.digest
-
-        def decided() -> Iterator[tuple[Job[Answer], Answer]]:
-            for job, answer in pool.run(chain([first], waiting)):
-                for each in models:
-                    each.recheck()
-                if isinstance(answer, Certificate):
-                    guarantee = answer.guarantee if self.sigma is None else Guarantee.POINTWISE
-                    digest = input_digest(job.x)
-                    stamped = replace(answer, guarantee=guarantee, runtime=runtime, model=model, input=digest)
-                    answer = cast(Answer, stamped)
-                yield job, answer
-
-        yield from decided() if self.memory is None else remembered(self.memory, decided(), order)
-
-    def _job(
-        self, sealed: Sealed, index: int, x: Any, steps: Callable[[Task], Steps[Answer]], seed: int
-    ) -> Job[Answer]:
-        for name, value in (("seed", seed), ("index", index)):
-            if not 0 <= value < 2**63:
-                raise UsageError(f"{name} must be between 0 and 2**63 - 1, got {value}.")
-        tensor = self.checked(sealed, x)
-        usual = Job(index, tensor, steps(self._task(index, tensor, self.noise, seed)))
-        if self.sigma is None:
-            return usual
-        begin = time.perf_counter()
-        noise = chosen_noise(self.sigma, sealed, cast(Gaussian, self.noise), tensor, seed, index)
-        job = Job(index, tensor, steps(self._task(index, tensor, noise, seed)), noise)
-        try:
-            job.begin()
-        except UsageError:  # such as a target radius that this σ cannot reach
-            job = replace(usual, noise=self.noise)
-            job.begin()
-        job.seconds += time.perf_counter() - begin
-        return job
-
-    def _task(self, index: int, x: Tensor, noise: Noise, seed: int) -> Task:
+    def task(self, index: int, x: Tensor, noise: Noise, seed: int) -> Task:
+        """Return what a procedure knows of an input."""
         assert self.num_classes is not None
         return Task(noise, self.num_classes, x.numel(), seed, index, x)
 
-    def _ready(self, x: Tensor, procedure: Procedure, samples: int) -> list[Ready]:
+    def ready_for(self, x: Tensor, procedure: Procedure, samples: int) -> list[Ready]:
         """Prepare this classifier and the others that the procedure samples."""
         asked = [(self, procedure.statistics), *procedure.others]
         return [self._companions.runner(model, self).ready(x, counted, samples) for model, counted in asked]
 
-    def _sealed_procedure(self, procedure: Procedure) -> Procedure:
+    def sealed_procedure(self, procedure: Procedure) -> Procedure:
         """Seal the models of a procedure that suits the memory."""
         if self.memory is not None:
             norm = self.noise.resolve_norm(procedure.norm)

@@ -19,7 +19,7 @@ from smoothcert.store.parts import parts_of, read_part
 from smoothcert.store.pending import read_pending
 from smoothcert.store.rows import Row, certificate_row
 from smoothcert.store.run import Run, load_run
-from smoothcert.types import UsageError
+from smoothcert.types import Guarantee, UsageError
 
 
 def certify_dataset(
@@ -121,8 +121,9 @@ def run_config(
 ) -> dict[str, Any]:
     """Return the part of a run's configuration that does not depend on the dataset."""
     sigma = {}
-    if smoothed.sigma is not None and smoothed.guarantee is not None:
-        sigma = {"sigma": smoothed.sigma.config(), "guarantee": smoothed.guarantee.value}
+    if smoothed.sigma is not None:
+        guarantee = Guarantee.POINTWISE if smoothed.memory is None else Guarantee.MEMORY
+        sigma = {"sigma": smoothed.sigma.config(), "guarantee": guarantee.value}
     return {
         "kind": kind,
         **smoothed.routed(procedure).run_config(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import platform
 import time
@@ -121,7 +122,9 @@ class Evaluation:
             with distributed_ensemble(
                 cluster, smoothed.model, probe, samples=self.samples, like=like, **options
             ) as runtime:
-                answers = replace(self, smoothed=smoothed.run_by(runtime)).answers(inputs)
+                spread = copy.copy(smoothed)
+                spread.runtime = runtime
+                answers = replace(self, smoothed=spread).answers(inputs)
                 yield {"runtime": runtime.notes["member"], **facts}, answers
             return
         order = deque[tuple[int, Tensor]]()

@@ -1,0 +1,113 @@
+"""Answer inputs with a smoothed classifier: from inputs to jobs of the sampling pool, and from votes to answers."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any, cast
+
+from torch import Tensor
+
+from smoothcert.certify.base import Procedure, Task
+from smoothcert.certify.per_input import chosen_noise, remembered
+from smoothcert.classifiers.identity import identity_digest
+from smoothcert.classifiers.sealed import Sealed
+from smoothcert.noise import Gaussian
+from smoothcert.sampling import Answer, Job, Pool, Steps
+from smoothcert.sampling.copies import input_digest
+from smoothcert.types import Certificate, Guarantee, UsageError
+
+if TYPE_CHECKING:
+    from smoothcert.certify.smoothed import Smoothed
+
+
+def answers(
+    smoothed: Smoothed,
+    inputs: Iterable[tuple[int, Any]],
+    procedure: Procedure,
+    steps: Callable[[Task], Steps[Answer]],
+    seed: int,
+    count: int | None = None,
+    named: bool = True,
+) -> Iterator[tuple[Job[Answer], Answer]]:
+    """Answer inputs with the classifier as it is when the first answer is requested; see :meth:`Smoothed.run`.
+
+    Args:
+        smoothed: The smoothed classifier.
+        inputs: Pairs (index, input).
+        procedure: The procedure.
+        steps: ``procedure.certify`` or ``procedure.predict``.
+        seed: The seed of the noise.
+        count: The number of inputs, if known.
+        named: Whether errors name the input.
+    """
+    sealed, procedure = smoothed.sealed(), smoothed.sealed_procedure(procedure)
+    steps = getattr(procedure, steps.__name__)  # of the procedure whose models are sealed
+    order: deque[tuple[Job[Answer], Tensor]] = deque()
+
+    def jobs() -> Iterator[Job[Answer]]:
+        for index, x in inputs:
+            try:
+                job = _job(smoothed, sealed, index, x, steps, seed)
+            except UsageError as error:
+                if not named:
+                    raise
+                raise UsageError(f"input {index}: {error}") from error
+            if smoothed.memory is not None:
+                order.append((job, job.x))
+            yield job
+
+    waiting = jobs()
+    first = next(waiting, None)
+    if first is None:
+        return
+    first.begin()
+    asked = smoothed.ready_for(first.x, procedure, (count or 1) * procedure.expected_samples)
+    pool = Pool(
+        [each.source for each in asked],
+        seed,
+        workers=min(each.runtime.workers for each in asked),
+        threads=asked[0].runtime.threads,
+    )
+    runtime = "+".join(dict.fromkeys(each.runtime.name for each in asked))
+    models = [*(each.sealed for each in asked), *procedure.cores]
+    identity = dict.fromkeys(each.digest for each in models)
+    model = identity_digest(identity) if len(identity) > 1 else sealed.digest
+
+    def decided() -> Iterator[tuple[Job[Answer], Answer]]:
+        for job, answer in pool.run(chain([first], waiting)):
+            for each in models:
+                each.recheck()
+            if isinstance(answer, Certificate):
+                guarantee = answer.guarantee if smoothed.sigma is None else Guarantee.POINTWISE
+                digest = input_digest(job.x)
+                stamped = replace(answer, guarantee=guarantee, runtime=runtime, model=model, input=digest)
+                answer = cast(Answer, stamped)
+            yield job, answer
+
+    yield from decided() if smoothed.memory is None else remembered(smoothed.memory, decided(), order)
+
+
+def _job(
+    smoothed: Smoothed, sealed: Sealed, index: int, x: Any, steps: Callable[[Task], Steps[Answer]], seed: int
+) -> Job[Answer]:
+    for name, value in (("seed", seed), ("index", index)):
+        if not 0 <= value < 2**63:
+            raise UsageError(f"{name} must be between 0 and 2**63 - 1, got {value}.")
+    tensor = smoothed.checked(sealed, x)
+    usual = Job(index, tensor, steps(smoothed.task(index, tensor, smoothed.noise, seed)))
+    if smoothed.sigma is None:
+        return usual
+    begin = time.perf_counter()
+    noise = chosen_noise(smoothed.sigma, sealed, cast(Gaussian, smoothed.noise), tensor, seed, index)
+    job = Job(index, tensor, steps(smoothed.task(index, tensor, noise, seed)), noise)
+    try:
+        job.begin()
+    except UsageError:  # such as a target radius that this σ cannot reach
+        job = replace(usual, noise=smoothed.noise)
+        job.begin()
+    job.seconds += time.perf_counter() - begin
+    return job
