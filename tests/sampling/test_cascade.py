@@ -159,7 +159,7 @@ def test_one_input_is_answered_without_waiting_for_others():
 def test_an_error_in_the_rest_is_raised_before_sampling():
     wrong = [Member(0), Member(1), Member(2, classes=5)]
     smoothed = Smoothed(Consensus(wrong, 2), Gaussian(0.4))
-    with pytest.raises(UsageError, match="same classes, but give 4 and 5"):
+    with pytest.raises(UsageError, match="same classes, but return 4, 5"):
         smoothed.certify(INPUTS[0], Cohen(n=100))
 
 
