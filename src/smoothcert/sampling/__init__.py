@@ -1,6 +1,7 @@
 """Noise with reproducible seeds, and the loop that counts votes under it."""
 
-from smoothcert.sampling.lanes import Cascade, Classifier, Source
+from smoothcert.classifiers.copying import Forward as Classifier
+from smoothcert.sampling.batches import Cascade, Source
 from smoothcert.sampling.pool import Answer, Draw, Job, Pool, PoolUse, Steps
 from smoothcert.sampling.seeds import BLOCK, ESTIMATION, PREDICTION, SELECTION
 from smoothcert.sampling.statistics import Entropy, FirstShare, Statistic, TopClass
