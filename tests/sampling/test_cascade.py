@@ -99,12 +99,12 @@ def test_neither_batches_nor_workers_change_votes(workers, batch_size):
     def run(workers, batch_size):
         pool = Pool([Source(model.head, Gaussian(0.4), 4, (TopClass(),), batch_size, cascade)], 1, workers)
         jobs = [Job(i, x, steps(100 + 50 * i)) for i, x in enumerate(INPUTS)]
-        return {job.index: (answer, job.deferred, job.drawn) for job, answer in pool.run(jobs)}, pool.use
+        return {job.index: (answer, job.deferred, job.drawn) for job, answer in pool.run(jobs)}, pool
 
     reference, _ = run(1, 20)
-    given, use = run(workers, batch_size)
+    given, pool = run(workers, batch_size)
     assert given == reference
-    assert use.rows == sum(drawn for _, _, drawn in given.values())
+    assert pool.rows == sum(drawn for _, _, drawn in given.values())
 
 
 def test_only_undecided_copies_reach_the_rest_in_full_batches(forwards):

@@ -118,22 +118,12 @@ def _update(digest: Any, tensor: Tensor) -> None:
 
 
 class _Reached:
-    """Everything that a value leads to, and its digest.
-
-    Args:
-        value: The value.
-        weighed: Modules whose weights have a digest already and are left out.
-
-    Attributes:
-        digest: The digest.
-        kept: All objects, which also keeps their ids unique.
-        outside: Whether a function leads to an object that could change.
-    """
+    """Everything that a value leads to, and its digest without the weights of ``weighed`` modules."""
 
     def __init__(self, value: Any, weighed: Iterable[nn.Module] = ()) -> None:
         self.digest = hashlib.sha256()
-        self.kept: list[Any] = []
-        self.outside = False
+        self.kept: list[Any] = []  # all objects, which keeps their ids unique
+        self.outside = False  # whether a function leads to an object that could change
         self._weighed = {id(module) for module in weighed}
         self._places: dict[int, int] = {}
         self._depth = 0  # functions on the path to the current object

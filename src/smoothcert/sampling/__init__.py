@@ -2,7 +2,7 @@
 
 from smoothcert.classifiers.copying import Forward as Classifier
 from smoothcert.sampling.batches import Cascade, Source
-from smoothcert.sampling.pool import Answer, Draw, Job, Pool, PoolUse, Steps
+from smoothcert.sampling.pool import Answer, Draw, Job, Pool, Steps
 from smoothcert.sampling.seeds import BLOCK, ESTIMATION, PREDICTION, SELECTION
 from smoothcert.sampling.statistics import Entropy, FirstShare, Statistic, TopClass
 
@@ -19,7 +19,6 @@ __all__ = [
     "FirstShare",
     "Job",
     "Pool",
-    "PoolUse",
     "Source",
     "Statistic",
     "Steps",

@@ -32,7 +32,7 @@ class Audit:
     the batch, threads, or a model that changes.
 
     Args:
-        sealed: The classifier.
+        sealed: The sealed classifier.
         times: How many times the rounding of plain PyTorch its runtime may differ from it.
     """
 

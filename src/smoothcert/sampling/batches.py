@@ -44,8 +44,6 @@ class Source:
     Attributes:
         classifier: Maps a batch to logits of shape (batch, classes), or to the input of the cascade.
         noise: The noise of jobs that have none.
-        num_classes: The number of classes.
-        statistics: The statistics to count.
         batch_size: Noisy copies per forward pass.
         cascade: Decides the copies that the classifier leaves undecided.
         elsewhere: Draws and classifies copies in other processes, instead of the classifier.
@@ -87,10 +85,8 @@ class Chunk:
     """Batches of one source that one thread computes one after the other.
 
     Attributes:
-        source: The source.
-        capacity: Rows in all batches.
-        segments: The copies in them.
-        rows: How many there are.
+        capacity: How many rows all batches can hold.
+        rows: How many they hold.
         codes: The values of each statistic by row.
         seconds: The time spent on them.
         deferred: Rows that the classifier left undecided, in order.

@@ -47,17 +47,7 @@ class NoisyCopies:
         self._spare_x: Tensor | None = None
 
     def fill(self, rows: Tensor, x: Tensor, noise: Noise, *, seed: int, index: int, stage: int, start: int) -> None:
-        """Overwrite a contiguous batch with the copies ``start``, ``start + 1``, … of a stage of an input.
-
-        Args:
-            rows: The batch.
-            x: The input.
-            noise: The noise.
-            seed: The seed of the run.
-            index: The input's index.
-            stage: The stage of the procedure.
-            start: The number of the first copy.
-        """
+        """Overwrite a contiguous batch with the copies ``start``, ``start + 1``, … of a stage of an input."""
         stop = start + len(rows)
         for block in range(start // BLOCK, -(-stop // BLOCK)):
             low, high = max(start, block * BLOCK), min(stop, (block + 1) * BLOCK)

@@ -51,9 +51,6 @@ def member_logits(
     Args:
         members: Classifiers from a batch to logits, on one device; each is sealed first.
         x: One input, without a batch dimension.
-        noise: The noise.
-        n: The number of noisy copies.
-        seed: The seed of the noise.
         index: The input's number in its dataset; inputs with other numbers get other noise.
         start: The number of the first copy; ``start=n`` draws fresh copies after the first n.
         stage: The stage of the noise; no certificate uses the default one.

@@ -29,9 +29,6 @@ class Draw:
     """A request for votes: copies ``start`` … ``start + n − 1`` of a stage.
 
     Attributes:
-        stage: The stage.
-        n: The number of copies.
-        start: The number of the first one.
         most: How many copies of the stage may be requested in total if the next request continues this one; idle rows
             of a batch are then used to draw ahead.
         source: The number of the pool's source.
@@ -89,18 +86,6 @@ class Job(Generic[Answer]):
 
 
 @dataclass
-class PoolUse:
-    """How full the batches were: their noisy copies, and as many as they could have held."""
-
-    rows: int = 0
-    capacity: int = 0
-
-    @property
-    def occupancy(self) -> float:
-        return self.rows / self.capacity if self.capacity else 1.0
-
-
-@dataclass
 class Pool:
     """Runs many jobs at the same time to keep batches full: a decided input leaves and the next one enters.
 
@@ -113,14 +98,16 @@ class Pool:
         threads: PyTorch's threads within each batch; the current number by default.
 
     Attributes:
-        use: How full the batches were so far.
+        rows: Noisy copies in all batches so far.
+        capacity: How many they could have held.
     """
 
     sources: Sequence[Source]
     seed: int
     workers: int = 1
     threads: int | None = None
-    use: PoolUse = field(default_factory=PoolUse)
+    rows: int = field(default=0, init=False)
+    capacity: int = field(default=0, init=False)
 
     def run(self, jobs: Iterable[Job[Answer]]) -> Iterator[tuple[Job[Answer], Answer]]:
         """Answer all jobs, which are taken from the iterable as there is room.
@@ -139,9 +126,7 @@ class _Stream:
     """The copies of one stage of a job, in order.
 
     Attributes:
-        job: The job.
         request: The request that its procedure waits for.
-        kind: The source and shape of its copies.
         issued: The number of the next copy to add to a batch.
         received: The number of the next copy whose values are missing.
         codes: Values of copies from the start of the request on, per statistic.
@@ -252,8 +237,8 @@ class _Run(Generic[Answer]):
             hungry = [stream for stream in hungry if stream.hungry]
         if not chunk.rows:
             return None
-        self._pool.use.rows += chunk.rows
-        self._pool.use.capacity += chunk.capacity
+        self._pool.rows += chunk.rows
+        self._pool.capacity += chunk.capacity
         return chunk
 
     def _next_kind(self) -> Kind | None:

@@ -242,14 +242,9 @@ def _prepared(
 
 
 def _problem(run: Forward, reference: Reference, batch_size: int, sealed: Sealed, times: float) -> str:
-    """Describe how logits in batches of a size disagree with a classifier; empty if they agree.
+    """Describe how logits in batches of a size disagree with a reference by more than rounding; empty if they agree.
 
-    Args:
-        run: The function that returns the logits.
-        reference: Noisy copies and their logits; they are repeated to fill a batch.
-        batch_size: The size of the batches.
-        sealed: The classifier.
-        times: How many times the rounding of plain PyTorch is allowed.
+    The copies of the reference are repeated to fill a batch. ``times`` the rounding of plain PyTorch is allowed.
     """
     rows = torch.arange(max(batch_size, len(reference.copies)), device=reference.copies.device) % len(reference.copies)
     try:

@@ -58,11 +58,7 @@ class Setup:
 class Candidate:
     """A way to compute noisy batches as certification does: draw noise, classify it, and take the top class.
 
-    Args:
-        run: The classifier.
-        x: The input.
-        setup: The batch size and threads.
-        seconds_per_sample: A guess; short batches are repeated until their time can be measured.
+    Short batches are repeated until their time can be measured, by a guess of the time of one sample.
     """
 
     def __init__(self, run: Forward, x: Tensor, setup: Setup, seconds_per_sample: float) -> None:
@@ -97,7 +93,7 @@ def benchmark(candidates: Mapping[Name, Candidate], seconds: float) -> dict[Name
     two are always measured twice, because the first call of anything is slow.
 
     Args:
-        candidates: The candidates, likeliest first.
+        candidates: Likeliest first.
         seconds: The time to measure.
 
     Returns:
@@ -143,7 +139,7 @@ def recorded(settings: Mapping[str, Any], names: Collection[str]) -> tuple[str, 
     """Return the runtime and setup that an earlier session recorded; None if it did not tune.
 
     Args:
-        settings: The result of ``Runtime.settings``, read from a file.
+        settings: ``Runtime.settings()``, read from a file.
         names: The known runtimes.
 
     Raises:
@@ -170,7 +166,6 @@ def tune(
 
     Args:
         forms: Ways to run the same model, by name; the first one must work.
-        x: The input.
         batch_size: The batch size if it is fixed.
         samples: How many samples will be drawn, if known; tuning takes a small part of their time.
         parallel: Whether batches may run in several threads at the same time.
