@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 
+from smoothcert.classifiers.copying import Forward
 from smoothcert.classifiers.ensemble import all_logits, as_module, normalised, same_classes, soft
 from smoothcert.types import UsageError
 
@@ -41,12 +42,7 @@ class Consensus(nn.Module):
     """
 
     def __init__(
-        self,
-        members: Sequence[Callable[[Tensor], Tensor]],
-        first: int,
-        weights: Sequence[float] | None = None,
-        *,
-        margin: float = 0.0,
+        self, members: Sequence[Forward], first: int, weights: Sequence[float] | None = None, *, margin: float = 0.0
     ) -> None:
         super().__init__()
         if isinstance(first, bool) or not isinstance(first, int) or not 1 <= first <= len(members):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from smoothcert.classifiers.copying import Forward
 from smoothcert.classifiers.ensemble import Ensemble
 from smoothcert.types import UsageError
 
@@ -33,9 +34,7 @@ class Denoised(nn.Module):
         torch.Size([5, 2])
     """
 
-    def __init__(
-        self, classifier: Callable[[Tensor], Tensor], denoiser: Callable[[Tensor], Tensor], *, frozen: bool = True
-    ) -> None:
+    def __init__(self, classifier: Forward, denoiser: Forward, *, frozen: bool = True) -> None:
         super().__init__()
         for part, name in ((classifier, "classifier"), (denoiser, "denoiser")):
             if not callable(part):
@@ -50,7 +49,7 @@ class Denoised(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return self.classifier(denoise(self.denoiser, x))
 
-    def parts(self) -> list[Callable[[Tensor], Tensor]]:
+    def parts(self) -> list[Forward]:
         """Return the denoiser and the denoised parts of the classifier; each must be a fixed function of one row."""
         inner = self.classifier.parts() if hasattr(self.classifier, "parts") else []
         return [self.denoiser, *(Denoised(part, self.denoiser, frozen=False) for part in inner)]
@@ -64,10 +63,7 @@ class Denoised(nn.Module):
 
 
 def denoised_ensemble(
-    classifier: Callable[[Tensor], Tensor],
-    denoisers: Sequence[Callable[[Tensor], Tensor]],
-    vote: str = "soft",
-    weights: Sequence[float] | None = None,
+    classifier: Forward, denoisers: Sequence[Forward], vote: str = "soft", weights: Sequence[float] | None = None
 ) -> Ensemble:
     """Combine one classifier behind several denoisers (Horváth, Müller, Fischer and Vechev, 2022, App. H.3.6).
 
@@ -83,7 +79,7 @@ def denoised_ensemble(
     return Ensemble([Denoised(classifier, denoiser) for denoiser in denoisers], vote, weights)
 
 
-def denoise(denoiser: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+def denoise(denoiser: Forward, x: Tensor) -> Tensor:
     """Denoise a batch.
 
     Raises:

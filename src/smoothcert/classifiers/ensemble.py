@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from smoothcert.classifiers.copying import Forward
 from smoothcert.types import UsageError, unknown_name
 
 
@@ -34,12 +35,7 @@ class Ensemble(nn.Module):
         torch.Size([5, 3])
     """
 
-    def __init__(
-        self,
-        members: Sequence[Callable[[Tensor], Tensor]],
-        vote: str = "soft",
-        weights: Sequence[float] | None = None,
-    ) -> None:
+    def __init__(self, members: Sequence[Forward], vote: str = "soft", weights: Sequence[float] | None = None) -> None:
         super().__init__()
         if not members:
             raise UsageError("an ensemble needs at least one member.")
@@ -140,12 +136,12 @@ def normalised(weights: Sequence[float] | None, count: int) -> list[float]:
     return [value / sum(values) for value in values]
 
 
-def as_module(member: Callable[[Tensor], Tensor]) -> nn.Module:
+def as_module(member: Forward) -> nn.Module:
     return member if isinstance(member, nn.Module) else _Callable(member)
 
 
 class _Callable(nn.Module):
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, function: Forward) -> None:
         super().__init__()
         self.function = function
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor, nn
+from torch import nn
+
+from smoothcert.classifiers.copying import Forward
 
 
 @contextmanager
-def evaluating(model: Callable[[Tensor], Tensor]) -> Iterator[None]:
+def evaluating(model: Forward) -> Iterator[None]:
     """Put a module and its submodules into evaluation mode, and restore the mode of each afterwards."""
     modules = model.modules() if isinstance(model, nn.Module) else ()
     was_training = [module for module in modules if module.training]
