@@ -121,7 +121,7 @@ def same_classes(classes: Sequence[int]) -> None:
 
 
 def normalised(weights: Sequence[float] | None, count: int) -> list[float]:
-    """Scale weights to sum to 1; None stands for equal weights.
+    """Scale weights to sum to 1; equal ones by default.
 
     Raises:
         UsageError: If there are not ``count``, one is negative or not finite, or all are zero.

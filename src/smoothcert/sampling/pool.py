@@ -145,7 +145,7 @@ class _Stream:
         return max(self.request.stop - self.issued, 0)
 
     @property
-    def hungry(self) -> bool:
+    def extendable(self) -> bool:
         """Whether copies may be drawn ahead."""
         return self.issued < self.request.most
 
@@ -208,15 +208,15 @@ class _Run(Generic[Answer]):
             stream = self._advance(job)
             kind = None if stream is None else stream.kind
         if kind is None:
-            kind = next((stream.kind for stream in self._streams if stream.open or stream.hungry), None)
+            kind = next((stream.kind for stream in self._streams if stream.open or stream.extendable), None)
         if kind is None:
             return None
         source, workers = kind[0], self._pool.workers
         size = source.batch_size
-        alike = [stream for stream in self._streams if stream.kind == kind]
-        share = sum(stream.open for stream in alike) // (workers * size) if workers > 1 else 1  # batches per worker
+        same_kind = [stream for stream in self._streams if stream.kind == kind]
+        share = sum(stream.open for stream in same_kind) // (workers * size) if workers > 1 else 1  # batches per worker
         chunk = Chunk(source, size * min(max(share, 1), _CHUNK))
-        for stream in alike:
+        for stream in same_kind:
             self._fill(chunk, stream, stream.request.stop)
         chunk.capacity = -(-max(chunk.rows, 1) // size) * size
         fits = source is self._pool.sources[0]
@@ -226,15 +226,15 @@ class _Run(Generic[Answer]):
                 fits = stream.kind == kind
                 if fits:
                     self._fill(chunk, stream, stream.request.stop)
-                    alike.append(stream)
+                    same_kind.append(stream)
         if not chunk.rows and not ahead:
             return None
-        hungry = [stream for stream in alike if stream.hungry]
-        while chunk.room and hungry and self._ended:
-            each = max(chunk.room // len(hungry) // BLOCK, 1) * BLOCK
-            for stream in hungry:
+        extendable = [stream for stream in same_kind if stream.extendable]
+        while chunk.room and extendable and self._ended:
+            each = max(chunk.room // len(extendable) // BLOCK, 1) * BLOCK
+            for stream in extendable:
                 self._fill(chunk, stream, min(stream.issued + each, stream.request.most))
-            hungry = [stream for stream in hungry if stream.hungry]
+            extendable = [stream for stream in extendable if stream.extendable]
         if not chunk.rows:
             return None
         self._pool.rows += chunk.rows
