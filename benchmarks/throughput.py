@@ -23,10 +23,10 @@ from rich.table import Table
 
 from smoothcert import Cohen, Gaussian, Smoothed, models
 from smoothcert.certify import Task
+from smoothcert.classifiers.modes import intra_op_threads
 from smoothcert.classifiers.sealed import Sealed
 from smoothcert.sampling import Job, Pool, Source
 from smoothcert.sampling.runtimes import Runtime, check_copies
-from smoothcert.sampling.tuning import intra_op_threads
 
 SIGMA = 0.5
 TURNS = 5

@@ -141,7 +141,7 @@ def test_what_does_not_fit_is_refused(make, words):
 
 @pytest.mark.parametrize("make", [Ensemble, lambda m: Consensus(m, 1), lambda m: Consensus(m, 2)])
 def test_members_with_other_classes_are_refused(make):
-    with pytest.raises(UsageError, match="must have the same classes, but give 3"):
+    with pytest.raises(UsageError, match="must have the same classes, but return 3"):
         make([nn.Linear(2, 3), nn.Linear(2, 3), nn.Linear(2, 4)])(torch.zeros(2, 2))
 
 

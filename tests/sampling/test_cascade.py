@@ -99,12 +99,12 @@ def test_neither_batches_nor_workers_change_votes(workers, batch_size):
     def run(workers, batch_size):
         pool = Pool([Source(model.head, Gaussian(0.4), 4, (TopClass(),), batch_size, cascade)], 1, workers)
         jobs = [Job(i, x, steps(100 + 50 * i)) for i, x in enumerate(INPUTS)]
-        return {job.index: (answer, job.deferred, job.drawn) for job, answer in pool.run(jobs)}, pool.use
+        return {job.index: (answer, job.deferred, job.drawn) for job, answer in pool.run(jobs)}, pool
 
     reference, _ = run(1, 20)
-    given, use = run(workers, batch_size)
+    given, pool = run(workers, batch_size)
     assert given == reference
-    assert use.rows == sum(drawn for _, _, drawn in given.values())
+    assert pool.rows == sum(drawn for _, _, drawn in given.values())
 
 
 def test_only_undecided_copies_reach_the_rest_in_full_batches(forwards):
@@ -159,7 +159,7 @@ def test_one_input_is_answered_without_waiting_for_others():
 def test_an_error_in_the_rest_is_raised_before_sampling():
     wrong = [Member(0), Member(1), Member(2, classes=5)]
     smoothed = Smoothed(Consensus(wrong, 2), Gaussian(0.4))
-    with pytest.raises(UsageError, match="same classes, but give 4 and 5"):
+    with pytest.raises(UsageError, match="same classes, but return 4, 5"):
         smoothed.certify(INPUTS[0], Cohen(n=100))
 
 

@@ -12,7 +12,7 @@ from smoothcert import Aces, Cohen, Consensus, Ensemble, Smoothed
 from smoothcert.evaluate.cluster.ensemble import MemberWorker
 from smoothcert.noise import Gaussian
 from smoothcert.noise.thresholds import BITS, Thresholds, gaussian_thresholds
-from smoothcert.sampling import lanes
+from smoothcert.sampling import batches
 from smoothcert.sampling.copies import Copies
 
 N, PIXELS = 3_000, 6
@@ -88,7 +88,7 @@ def test_invalid_copies_count_for_no_side_of_a_selector():
 
 
 def test_without_the_check_they_would_vote(monkeypatch):
-    monkeypatch.setattr(lanes, "invalid_rows", lambda batch: torch.zeros(len(batch), dtype=torch.bool))
+    monkeypatch.setattr(batches, "invalid_rows", lambda batch: torch.zeros(len(batch), dtype=torch.bool))
     smoothed = Smoothed(Always(1), Cut(0.5, 255), runtime="eager")
     assert smoothed.certify(torch.zeros(PIXELS), Cohen(n=N)).counts[1] == N
 

@@ -77,7 +77,7 @@ def test_modules_run_in_evaluation_mode_and_stay_as_they_were():
         (lambda: member_logits([identity], X, NOISE, start=-1), "start at least 0"),
         (lambda: member_logits([identity], X.int(), NOISE), "floating-point tensor"),
         (lambda: member_logits([identity, lambda b: b.flatten(1)[:, :3]], X, NOISE), "of the same classes"),
-        (lambda: member_logits([lambda b: b], X, NOISE), r"logits of shape \(1, classes\) .* but gave \(1, 3, 4\)"),
+        (lambda: member_logits([lambda b: b], X, NOISE), r"logits of shape \(1, classes\) .* but returned \(1, 3, 4\)"),
     ],
 )
 def test_refusals(call, message):

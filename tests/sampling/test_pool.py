@@ -157,15 +157,15 @@ def test_company_in_the_batch_changes_nothing(exact_logits):
 
     def run(jobs, batch_size, workers):
         pool = Pool([Source(exact_logits, Gaussian(0.5), 8, TOP, batch_size)], 1, workers)
-        return {job.index: answer for job, answer in pool.run(jobs)}, pool.use
+        return {job.index: answer for job, answer in pool.run(jobs)}, pool
 
     alone = {index: run([make(index)], 64, 1)[0][index] for index in plans}
     for batch_size, workers in ((7, 1), (64, 1), (64, 3), (1000, 2)):
-        together, use = run((make(index) for index in plans), batch_size, workers)
+        together, pool = run((make(index) for index in plans), batch_size, workers)
         assert together == alone
-        assert use.rows == sum(map(sum, plans.values()))
-    _, use = run((make(index) for index in plans), 64, 1)
-    assert use.occupancy > 0.9
+        assert pool.rows == sum(map(sum, plans.values()))
+    _, pool = run((make(index) for index in plans), 64, 1)
+    assert pool.rows > 0.9 * pool.capacity
 
 
 def test_an_error_in_finding_the_next_input_comes_after_the_answers_before_it(exact_logits):

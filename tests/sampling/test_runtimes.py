@@ -14,12 +14,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from smoothcert.classifiers.copying import Forward
+from smoothcert.classifiers.modes import intra_op_threads
 from smoothcert.classifiers.sealed import COPIES
 from smoothcert.sampling import forwards, runtimes, tuning
 from smoothcert.sampling.forwards import Plan, eager
 from smoothcert.sampling.runtimes import Runtime, prepare
 from smoothcert.sampling.seeds import BLOCK
-from smoothcert.sampling.tuning import Course, Setup, intra_op_threads, race
+from smoothcert.sampling.tuning import Candidate, Setup, benchmark
 from smoothcert.types import SmoothcertError, UsageError
 
 needs_compiler = pytest.mark.skipif(
@@ -118,7 +120,7 @@ def test_eager_equals_the_model(net, image, brief, samples):
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_memory_formats_agree(net, image, channels_last):
     plan = Plan(image, 5, Setup(20, 1), channels_last, None)
-    module = runtimes._copies(net, image)["channels-last" if channels_last else "contiguous"]
+    module = runtimes._memory_formats(net, image)["channels-last" if channels_last else "contiguous"]
     assert module.conv.weight.is_contiguous(memory_format=torch.channels_last) == channels_last
     batch = torch.rand(9, 3, 8, 8)
     torch.testing.assert_close(eager(module, plan)(batch), net(batch), rtol=1e-4, atol=1e-5)
@@ -187,7 +189,7 @@ def test_batch_size_is_kept(net, image, brief):
     assert_same(runtime, net, image)
 
 
-def test_the_fastest_course_wins_and_failing_ones_have_no_rate(image):
+def test_the_fastest_candidate_wins_and_failing_ones_have_no_rate(image):
     def slow(batch: Tensor) -> Tensor:
         threading.Event().wait(0.005)
         return batch.flatten(1)
@@ -196,24 +198,24 @@ def test_the_fastest_course_wins_and_failing_ones_have_no_rate(image):
         raise RuntimeError("out of memory")
 
     runs = {"slow": slow, "broken": broken, "fast": lambda batch: batch.flatten(1)}
-    rates = race({name: Course(run, image, Setup(20, 1), 1e-4) for name, run in runs.items()}, 0.5)
+    rates = benchmark({name: Candidate(run, image, Setup(20, 1), 1e-4) for name, run in runs.items()}, 0.5)
     assert set(rates) == {"slow", "fast"}
     assert rates["fast"] > rates["slow"]
 
 
-def permuted(model: nn.Module, plan: Plan) -> tuning.Forward:
+def permuted(model: nn.Module, plan: Plan) -> Forward:
     return lambda batch: model(batch).roll(1, dims=1)
 
 
-def shifted(model: nn.Module, plan: Plan) -> tuning.Forward:
+def shifted(model: nn.Module, plan: Plan) -> Forward:
     return lambda batch: model(batch) * 1.01
 
 
-def invalid(model: nn.Module, plan: Plan) -> tuning.Forward:
+def invalid(model: nn.Module, plan: Plan) -> Forward:
     return lambda batch: model(batch).log()
 
 
-def failing(model: nn.Module, plan: Plan) -> tuning.Forward:
+def failing(model: nn.Module, plan: Plan) -> Forward:
     raise OSError("no compiler\nsecond line")
 
 
@@ -363,8 +365,8 @@ def note(**changes):
 
 
 def test_a_note_of_an_earlier_session_is_followed():
-    assert tuning.remembered(note(), ["eager"])[1].setup == Setup(100, 1, 1)
-    assert tuning.remembered(note(notes={}), ["eager"]) is None
+    assert tuning.recorded(note(), ["eager"])[1].setup == Setup(100, 1, 1)
+    assert tuning.recorded(note(notes={}), ["eager"]) is None
 
 
 @pytest.mark.parametrize(
@@ -388,5 +390,5 @@ def test_a_note_of_an_earlier_session_is_followed():
     ],
 )
 def test_a_damaged_note_of_an_earlier_session_is_refused(damaged):
-    with pytest.raises(SmoothcertError, match="that an earlier session noted is damaged"):
+    with pytest.raises(SmoothcertError, match="that an earlier session recorded is damaged"):
         prepare(nn.Linear(4, 2).eval(), torch.rand(4), samples=10, like=damaged)

@@ -1,4 +1,4 @@
-"""Classifiers made of others: ensembles, consensus, denoised."""
+"""Base classifiers: sealed ones, ensembles, consensus, denoised classifiers."""
 
 from smoothcert.classifiers.consensus import Consensus
 from smoothcert.classifiers.denoised import Denoised, denoised_ensemble

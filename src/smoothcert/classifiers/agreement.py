@@ -1,4 +1,4 @@
-"""Whether two ways to run a classifier agree on noisy copies."""
+"""Compare the logits of two ways to run a classifier."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from smoothcert.types import UsageError
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """Noisy copies and their logits, from small batches in plain PyTorch, in double precision."""
+    """Noisy copies and their logits in double precision, computed by plain PyTorch in small batches."""
 
     copies: Tensor
     logits: Tensor
@@ -36,20 +36,15 @@ class Disagreement:
 
 
 def compare(given: Tensor, expected: Tensor, tolerance: Tensor | float) -> Disagreement:
-    """Compare logits of the same rows; a row in which only one of the two is finite differs.
-
-    Args:
-        given: Logits.
-        expected: What they must be.
-        tolerance: How far each may be off (see :func:`rounding`).
+    """Count the rows whose logits differ by more than the tolerance, or are finite in only one of the two.
 
     Raises:
-        UsageError: If they have other shapes.
+        UsageError: If the numbers of classes differ.
     """
     if given.shape != expected.shape:
         raise UsageError(
-            f"the model gives {given.shape[1]} logits in one batch and {expected.shape[1]} in another; it must always "
-            "give one for each class."
+            f"the model returns {given.shape[1]} logits in one batch and {expected.shape[1]} in another; it must "
+            "always return one for each class."
         )
     given, expected = given.double(), expected.double()
     valid = expected.isfinite().all(dim=1)
@@ -59,14 +54,14 @@ def compare(given: Tensor, expected: Tensor, tolerance: Tensor | float) -> Disag
 
 
 def rounding(logits: Tensor, eps: float) -> Tensor:
-    """How far rounding may move logits: each by some units in its last place, and all by a part of the usual margin.
+    """Bound how far rounding may move logits: some units in the last place, and a part of the usual margin.
 
-    The margin is that of the two largest logits, in the middle of all rows: a class that a model masks with a huge
-    negative number must not make everything look close.
+    The margin is the median difference of the two largest logits. It does not depend on the other logits, because a
+    model may mask a class with a huge negative number, which must not make everything look close.
 
     Args:
         logits: Logits in double precision.
-        eps: The relative precision that they were computed in.
+        eps: The relative precision in which they were computed.
     """
     finite = logits[logits.isfinite().all(dim=1)]
     if not len(finite) or logits.shape[1] < 2:
@@ -78,23 +73,23 @@ def rounding(logits: Tensor, eps: float) -> Tensor:
 
 
 def as_logits(output: Any, rows: int) -> Tensor:
-    """What a model gave, if it is a row of logits for each input.
+    """Check that a model returned one row of real logits per input, and convert integers to double precision.
 
     Raises:
-        UsageError: If it is not.
+        UsageError: If it did not.
     """
-    shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
     if not isinstance(output, Tensor) or output.ndim != 2 or len(output) != rows or output.shape[1] < 2:
+        shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
         raise UsageError(
             f"the model must map a batch of {rows} inputs to logits of shape ({rows}, classes) with at least 2 "
-            f"classes, but gave {shape}."
+            f"classes, but returned {shape}."
         )
     if output.is_complex():
-        raise UsageError("the model gave complex numbers; logits must be real.")
+        raise UsageError("the model returned complex numbers; logits must be real.")
     return output if output.is_floating_point() else output.double()
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, without its full stop."""
+    """Return the first line of an error's message, without its full stop."""
     lines = str(error).strip().splitlines()
     return lines[0].rstrip(".:") if lines else type(error).__name__

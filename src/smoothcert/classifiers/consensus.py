@@ -1,37 +1,36 @@
-"""An ensemble that asks its later members only where the first ones disagree."""
+"""K-consensus: an ensemble that runs its later members only where the first ones disagree."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 
-from smoothcert.classifiers.ensemble import all_logits, as_module, normalised, soft
+from smoothcert.classifiers.copying import Forward
+from smoothcert.classifiers.ensemble import all_logits, as_module, normalised, same_classes, soft
 from smoothcert.types import UsageError
 
 _SAME_CLASSES: WeakSet[nn.Module] = WeakSet()
-"""Consensuses whose members are known to have the same classes; not kept on them, as a model must not change."""
+"""Consensuses whose members have the same classes; not stored on them, because a model must not change."""
 
 
 class Consensus(nn.Module):
-    """K-consensus: where the first K members agree their class stands; elsewhere all members vote softly.
+    """The class of the first K members where they agree, and the soft vote of all members elsewhere.
 
-    Horváth, Müller, Fischer and Vechev (2022), §6. With a margin, they must also be sure of it: a class that leads by
-    less in their soft vote is one that the other members often change, and these few copies cost much of what the
-    ensemble gains. It decides on each noisy copy alone, so it is a base classifier
-    like any other. The sampler runs its two parts apart: only the copies on which :attr:`head` is undecided reach
-    :attr:`rest`, gathered into full batches whichever inputs they come from. Called as a module it does the same
-    within the batch it is given.
+    Horváth, Müller, Fischer and Vechev (2022), §6. With a margin, the class must also lead by as much in the soft vote
+    of the first members: the other members often change a class that leads by less, and these few copies cost much of
+    the radius that the ensemble gains. The decision depends on one noisy copy, so this is a base classifier. The
+    sampler runs its two parts separately: only copies that :attr:`head` leaves undecided reach :attr:`rest`, in full
+    batches over all inputs.
 
     Args:
         members: Classifiers from a batch to logits, the most accurate first (see ``rank_members``).
         first: K, how many members must agree.
-        weights: How much each member counts in soft voting; equally by default.
-        margin: By how much the class must lead in the soft vote of the first members (see ``fit_margin``); 0 as in the
-            paper.
+        weights: The weight of each member in soft voting; equal by default.
+        margin: The required lead in the soft vote of the first members (see ``fit_margin``); 0 as in the paper.
 
     Raises:
         UsageError: If K is not between 1 and the number of members, the weights do not fit, or the margin is negative.
@@ -43,19 +42,14 @@ class Consensus(nn.Module):
     """
 
     def __init__(
-        self,
-        members: Sequence[Callable[[Tensor], Tensor]],
-        first: int,
-        weights: Sequence[float] | None = None,
-        *,
-        margin: float = 0.0,
+        self, members: Sequence[Forward], first: int, weights: Sequence[float] | None = None, *, margin: float = 0.0
     ) -> None:
         super().__init__()
         if isinstance(first, bool) or not isinstance(first, int) or not 1 <= first <= len(members):
             raise UsageError(f"K must be between 1 and the number of members, {len(members)}; got {first!r}.")
         if not 0 <= margin < math.inf:
             raise UsageError(f"the margin of a consensus must be a number that is not negative, got {margin!r}.")
-        shares = normalised(weights if weights is not None else [1.0] * len(members), len(members))
+        shares = normalised(weights, len(members))
         if not sum(shares[:first]) > 0:
             raise UsageError(f"the first {first} members all have weight zero; order them by weight.")
         modules = [as_module(member) for member in members]
@@ -76,18 +70,16 @@ class Consensus(nn.Module):
         return logits
 
     def parts(self) -> list[nn.Module]:
-        """The members, each of which must be a fixed function of one row."""
+        """Return the members; each must be a fixed function of one row."""
         return [*self.head.members, *(self.rest.members if self.rest is not None else ())]
 
     def split(self, given: Tensor) -> tuple[Tensor, Tensor]:
-        """The soft vote of the first members, and which rows it does not decide.
+        """Return the soft vote of the first members, and a mask of the rows that it does not decide.
+
+        A row with an invalid logit votes for no class, so it is decided.
 
         Args:
-            given: What :attr:`head` gives.
-
-        Returns:
-            Logits, and True for rows on which the first members disagree or are not sure enough; a row with an invalid
-            logit votes for nobody and is decided.
+            given: The output of :attr:`head`.
         """
         each = given.reshape(len(given), self.first, -1)
         share = sum(self.shares[: self.first])
@@ -101,18 +93,9 @@ class Consensus(nn.Module):
         return logits, undecided if self.rest is not None else torch.zeros_like(undecided)
 
     def join(self, given: Tensor, rest: Tensor) -> Tensor:
-        """The soft vote of all members.
-
-        Args:
-            given: What :attr:`head` gives.
-            rest: What :attr:`rest` gives for the same rows.
-        """
+        """Return the soft vote of all members from the outputs of :attr:`head` and :attr:`rest` for the same rows."""
         each = given.reshape(len(given), self.first, -1)
-        if each.shape[2] != rest.shape[1]:
-            raise UsageError(
-                f"the members of an ensemble must have the same classes, but give {each.shape[2]} and {rest.shape[1]} "
-                "logits."
-            )
+        same_classes([each.shape[2], rest.shape[1]])
         return soft(list(each.unbind(1)), self.shares[: self.first]) + rest
 
     def extra_repr(self) -> str:
@@ -120,7 +103,7 @@ class Consensus(nn.Module):
 
 
 class _Stacked(nn.Module):
-    """The logits of all members, one after the other in a row."""
+    """Concatenates the logits of all members."""
 
     def __init__(self, members: Sequence[nn.Module]) -> None:
         super().__init__()
@@ -131,7 +114,7 @@ class _Stacked(nn.Module):
 
 
 class _Sum(nn.Module):
-    """The weighted sum of the members' logits."""
+    """Computes the weighted sum of the members' logits."""
 
     def __init__(self, members: Sequence[nn.Module], shares: Sequence[float]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Copies of models that share nothing with them, and what a model needs."""
+"""Copies of models, their weights, and the inputs that they take."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from smoothcert.classifiers.identity import modules_in, modules_reached, tensors_in
-from smoothcert.types import UsageError
+from smoothcert.classifiers.identity import modules_in, modules_reached, objects_in
 
 Forward = Callable[[Tensor], Tensor]
 """Maps a batch of inputs to logits."""
@@ -30,42 +29,39 @@ _WITH_MODES = (
 )
 
 
+def own_copy(model: Forward) -> Any:
+    """Copy a model, but share large parameters; return None if it cannot be copied, such as a function."""
+    weights = weights_in(model)
+    large = sum(weight.numel() * weight.element_size() for weight in weights) > COPIED_BYTES
+    copied = _copied(model, [weight for weight in weights if large and isinstance(weight, nn.Parameter)])
+    return None if copied is model else copied
+
+
 def shared_copy(module: Any) -> Any:
-    """A copy with the same weights, or None where something in the module cannot be copied."""
+    """Copy a model, but share its weights; return None if something in it cannot be copied."""
     return _copied(module, [*module.parameters(), *module.buffers()] if isinstance(module, nn.Module) else [])
 
 
+def _copied(model: Any, shared: Sequence[Tensor]) -> Any:
+    memo: dict[int, Any] = {id(tensor): tensor for tensor in shared}
+    for each in objects_in(model):
+        if isinstance(each, Tensor) and not each.is_leaf:  # such as a feature map, which deepcopy refuses
+            memo[id(each)] = each.detach().clone()
+    try:
+        return copy.deepcopy(model, memo)
+    except Exception:  # objects in a model may raise anything
+        return None
+
+
 class PerThread(threading.local):
-    """A copy of a module for each thread that asks for it, all with the same weights; anything else is shared."""
+    """A copy of a module for each thread, all with the same weights; another callable is shared."""
 
     def __init__(self, model: Forward) -> None:
         self.model: Forward = (shared_copy(model) if isinstance(model, nn.Module) else None) or model
 
 
-def own_copy(model: Forward) -> Any:
-    """A copy that shares nothing with the model but large parameters; None where it cannot be copied, as a function."""
-    large = sum(map(_size, weights_in(model))) > COPIED_BYTES
-    shared = [weight for weight in weights_in(model) if isinstance(weight, nn.Parameter)] if large else []
-    copied = _copied(model, shared)
-    return None if copied is model else copied
-
-
-def _copied(model: Any, shared: Sequence[Tensor]) -> Any:
-    memo: dict[int, Any] = {id(tensor): tensor for tensor in shared}
-    for tensor in tensors_in(model):
-        if not tensor.is_leaf:  # as a feature map that was kept in training; it cannot be copied with its graph
-            memo[id(tensor)] = tensor.detach().clone()
-    try:
-        return copy.deepcopy(model, memo)
-    except Exception:  # whatever the objects in it raise
-        return None
-
-
-def shares_weights(own: Any, model: Any) -> bool:
-    return bool({id(t) for t in weights_in(own)} & {id(t) for t in weights_in(model)})
-
-
 def weights_in(model: Any) -> list[Tensor]:
+    """Return all parameters and buffers, including those of unregistered modules."""
     return [
         tensor
         for module in modules_in(model)
@@ -74,26 +70,15 @@ def weights_in(model: Any) -> list[Tensor]:
     ]
 
 
-def _size(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
-def refuse_uninitialised(model: Any) -> None:
-    if any(nn.parameter.is_lazy(tensor) for tensor in weights_in(model)):
-        raise UsageError(
-            "the model has lazy layers without weights; run it once on a batch of its inputs and train it first."
-        )
-
-
 def takes(model: Forward) -> tuple[torch.device, torch.dtype]:
-    """Where a model takes its inputs, and in which type: those of its first weight."""
+    """Return the device and type of the inputs that a model takes: those of its first weight."""
     weights = weights_in(model) or weights_in(modules_reached(model))
     weight = next((weight for weight in weights if weight.is_floating_point()), torch.empty(0))
     return weight.device, weight.dtype
 
 
 def depends_on_mode(module: nn.Module) -> bool:
-    """Whether a module may work differently in training mode: a layer of PyTorch that does, or code that asks."""
+    """Return whether a module may differ in training mode: such a layer of PyTorch, or code that reads the mode."""
     if isinstance(module, _WITH_MODES):
         return True
     code = getattr(type(module).forward, "__code__", None)

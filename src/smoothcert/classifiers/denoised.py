@@ -1,28 +1,28 @@
-"""A classifier behind a denoiser."""
+"""Denoised smoothing: a classifier behind a denoiser."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from smoothcert.classifiers.copying import Forward
 from smoothcert.classifiers.ensemble import Ensemble
 from smoothcert.types import UsageError
 
 
 class Denoised(nn.Module):
-    """A classifier that looks at denoised inputs (Salman, Sun, Yang, Kapoor and Kolter, 2020, §3).
+    """A classifier of denoised inputs (Salman, Sun, Yang, Kapoor and Kolter, 2020, §3).
 
-    Smoothing needs a base classifier that is right under noise, which one trained without noise is not. A denoiser in
-    front makes it so and leaves it as it is, so that even a classifier that can only be asked can be certified. To the
-    certificate the two are one base classifier like any other.
+    Smoothing needs a base classifier that is accurate under noise. A denoiser makes any classifier so without changing
+    it, even a black-box one. The two together are the base classifier that is certified.
 
     Args:
-        classifier: A module or any callable from a batch to logits, or to votes such as those of a remote service; its
-            input normalisation is its own.
+        classifier: A module or any callable from a batch to logits, or to votes such as those of a remote service; it
+            normalises its inputs itself.
         denoiser: A module or callable from a batch of noisy inputs to one of the same shape, in the same range.
         frozen: Whether the classifier stays in evaluation mode when the whole is put in training mode, so that its
-            batch statistics do not move. Weights are not touched either way: give an optimizer the denoiser's alone.
+            batch statistics do not move. Weights are trainable either way: give an optimizer those of the denoiser.
 
     Raises:
         UsageError: If either cannot be called; when run, if the denoiser changes the shape of a batch.
@@ -34,9 +34,7 @@ class Denoised(nn.Module):
         torch.Size([5, 2])
     """
 
-    def __init__(
-        self, classifier: Callable[[Tensor], Tensor], denoiser: Callable[[Tensor], Tensor], *, frozen: bool = True
-    ) -> None:
+    def __init__(self, classifier: Forward, denoiser: Forward, *, frozen: bool = True) -> None:
         super().__init__()
         for part, name in ((classifier, "classifier"), (denoiser, "denoiser")):
             if not callable(part):
@@ -51,8 +49,8 @@ class Denoised(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return self.classifier(denoise(self.denoiser, x))
 
-    def parts(self) -> list[Callable[[Tensor], Tensor]]:
-        """The denoiser, and what the classifier consists of; each must be a fixed function of one row."""
+    def parts(self) -> list[Forward]:
+        """Return the denoiser and the denoised parts of the classifier; each must be a fixed function of one row."""
         inner = self.classifier.parts() if hasattr(self.classifier, "parts") else []
         return [self.denoiser, *(Denoised(part, self.denoiser, frozen=False) for part in inner)]
 
@@ -65,24 +63,11 @@ class Denoised(nn.Module):
 
 
 def denoised_ensemble(
-    classifier: Callable[[Tensor], Tensor],
-    denoisers: Sequence[Callable[[Tensor], Tensor]],
-    vote: str = "soft",
-    weights: Sequence[float] | None = None,
+    classifier: Forward, denoisers: Sequence[Forward], vote: str = "soft", weights: Sequence[float] | None = None
 ) -> Ensemble:
-    """One classifier behind several denoisers, which vote (Horváth, Müller, Fischer and Vechev, 2022, App. H.3.6).
+    """Combine one classifier behind several denoisers (Horváth, Müller, Fischer and Vechev, 2022, App. H.3.6).
 
-    Args:
-        classifier: As in ``Denoised``; shared, not copied.
-        denoisers: The denoisers, one for each member.
-        vote: As in ``Ensemble``.
-        weights: As in ``Ensemble``.
-
-    Returns:
-        The ensemble.
-
-    Raises:
-        UsageError: If there are no denoisers, or as ``Ensemble``.
+    The classifier is shared, not copied. The other arguments are those of ``Ensemble``.
 
     Example:
         >>> import torch
@@ -94,18 +79,11 @@ def denoised_ensemble(
     return Ensemble([Denoised(classifier, denoiser) for denoiser in denoisers], vote, weights)
 
 
-def denoise(denoiser: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """What a denoiser makes of a batch.
-
-    Args:
-        denoiser: The denoiser.
-        x: Noisy inputs.
-
-    Returns:
-        Inputs of the same shape.
+def denoise(denoiser: Forward, x: Tensor) -> Tensor:
+    """Denoise a batch.
 
     Raises:
-        UsageError: If the shape is another.
+        UsageError: If the denoiser changes its shape.
     """
     denoised = denoiser(x)
     if denoised.shape != x.shape:

@@ -1,4 +1,4 @@
-"""Several classifiers that vote as one."""
+"""Ensembles: several classifiers that vote as one."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from smoothcert.classifiers.copying import Forward
 from smoothcert.types import UsageError, unknown_name
 
 
 class Ensemble(nn.Module):
     """A classifier whose logits are the vote of its members (Horváth, Müller, Fischer and Vechev, 2022, Eq. 2).
 
-    An ensemble is a base classifier like any other: its members see the same noisy copy, and its certificate needs no
-    correction. Members run one after the other on the same batch, which is never copied; they may be of different
-    architectures, each with an input normalisation of its own.
+    The members classify the same noisy copy, so the ensemble is a base classifier and its certificate needs no
+    correction. Members may have different architectures and input normalisations.
 
     Args:
         members: Classifiers from a batch to logits, the most accurate first.
-        vote: A name in ``VOTES``: ``"soft"`` for the mean of the logits, ``"softmax"`` for the mean of the softmax
-            (given as its logarithm), ``"hard"`` for the number of members that choose a class, ties broken by the sum
-            of the logits, ``"weighted"`` for soft voting with weights of their own.
-        weights: How much each member counts, with any vote; needed with ``"weighted"`` (see ``fit_weights``).
+        vote: A name in ``VOTES``: ``"soft"`` for the mean of the logits, ``"softmax"`` for the logarithm of the mean
+            softmax, ``"hard"`` for the number of members that choose a class, ties broken by the sum of the logits,
+            ``"weighted"`` for soft voting with weights.
+        weights: The weight of each member, with any vote; required with ``"weighted"`` (see ``fit_weights``).
 
     Raises:
         UsageError: If there are no members, the vote is unknown, or the weights do not fit.
@@ -35,12 +35,7 @@ class Ensemble(nn.Module):
         torch.Size([5, 3])
     """
 
-    def __init__(
-        self,
-        members: Sequence[Callable[[Tensor], Tensor]],
-        vote: str = "soft",
-        weights: Sequence[float] | None = None,
-    ) -> None:
+    def __init__(self, members: Sequence[Forward], vote: str = "soft", weights: Sequence[float] | None = None) -> None:
         super().__init__()
         if not members:
             raise UsageError("an ensemble needs at least one member.")
@@ -50,40 +45,39 @@ class Ensemble(nn.Module):
             raise UsageError("weighted voting needs weights, one for each member; find them with fit_weights.")
         self.members = nn.ModuleList(as_module(member) for member in members)
         self.vote = vote
-        self.shares = normalised(weights if weights is not None else [1.0] * len(members), len(members))
+        self.shares = normalised(weights, len(members))
 
     def forward(self, x: Tensor) -> Tensor:
         return VOTES[self.vote](all_logits(self.members, x), self.shares)
 
     def parts(self) -> list[nn.Module]:
-        """The members, each of which must be a fixed function of one row."""
+        """Return the members; each must be a fixed function of one row."""
         return list(self.members)
 
-    def extra_repr(self) -> str:  # of which runs keep a hash, so it holds all that decides a vote
+    def extra_repr(self) -> str:  # runs record a hash of it, so it contains all that decides a vote
         return f"vote={self.vote!r}, shares={self.shares}"
 
 
 def soft(logits: list[Tensor], shares: Sequence[float]) -> Tensor:
-    """The weighted mean of the members' logits."""
+    """Return the weighted sum of the members' logits."""
     total = logits[0] * shares[0]
-    for given, share in zip(logits[1:], shares[1:], strict=True):
-        total = total + given * share
+    for each, share in zip(logits[1:], shares[1:], strict=True):
+        total = total + each * share
     return total
 
 
 def softmax(logits: list[Tensor], shares: Sequence[float]) -> Tensor:
-    """The logarithm of the weighted mean of the members' softmax."""
-    counted = [
-        F.log_softmax(given, dim=1) + math.log(share) for given, share in zip(logits, shares, strict=True) if share > 0
-    ]
-    return torch.where(_valid(logits), torch.logsumexp(torch.stack(counted), dim=0), torch.nan)
+    """Return the logarithm of the weighted mean of the members' softmax."""
+    used = [F.log_softmax(each, dim=1) + math.log(s) for each, s in zip(logits, shares, strict=True) if s > 0]
+    return torch.where(_valid(logits), torch.logsumexp(torch.stack(used), dim=0), torch.nan)
 
 
 def hard(logits: list[Tensor], shares: Sequence[float]) -> Tensor:
-    """The share of members that choose each class; the first by votes, then by the sum of the logits, gets a bonus."""
+    """Return the share of members that choose each class, and a bonus for the winner, which the sum of logits decides
+    where shares are equal."""
     total = soft(logits, shares)
     classes = total.shape[1]
-    chosen = [F.one_hot(given.argmax(dim=1), classes) * share for given, share in zip(logits, shares, strict=True)]
+    chosen = [F.one_hot(each.argmax(dim=1), classes) * share for each, share in zip(logits, shares, strict=True)]
     votes = torch.stack(chosen).sum(dim=0).to(total.dtype)
     most = votes.max(dim=1, keepdim=True).values - _EQUAL
     winner = torch.where(votes >= most, total, -torch.inf).argmax(dim=1)
@@ -91,11 +85,11 @@ def hard(logits: list[Tensor], shares: Sequence[float]) -> Tensor:
 
 
 def _valid(logits: list[Tensor]) -> Tensor:
-    """Rows on which all members give finite logits, as a column; the others vote for nobody."""
-    return torch.stack([given.isfinite().all(dim=1) for given in logits]).all(dim=0)[:, None]
+    """Return a column: the rows on which all members have finite logits; other rows vote for no class."""
+    return torch.stack([each.isfinite().all(dim=1) for each in logits]).all(dim=0)[:, None]
 
 
-_EQUAL, _BONUS = 1e-5, 1e-3  # shares closer than this are equal; what makes the winner of a tie the only largest
+_EQUAL, _BONUS = 1e-5, 1e-3  # shares closer than this are equal; the bonus makes the winner of a tie the only maximum
 
 VOTES: dict[str, Callable[[list[Tensor], Sequence[float]], Tensor]] = {
     "soft": soft,
@@ -103,36 +97,36 @@ VOTES: dict[str, Callable[[list[Tensor], Sequence[float]], Tensor]] = {
     "softmax": softmax,
     "weighted": soft,
 }
-"""How members' logits become those of the ensemble, given the share of each member."""
+"""Functions from the members' logits and weights, which sum to 1, to the logits of the ensemble."""
 
 
 def all_logits(members: Sequence[nn.Module] | nn.ModuleList, x: Tensor) -> list[Tensor]:
-    """The logits of each member.
+    """Return the logits of each member, in at least single precision.
+
+    Each member gets a copy of the batch, and its logits are copied, so that no member can overwrite those of another.
 
     Raises:
-        UsageError: If members disagree on the number of classes.
+        UsageError: If members have different numbers of classes.
     """
-    # Each member gets and gives memory that the others cannot overwrite, and votes in at least single precision.
-    logits = [_widened(member(x.clone())) for member in members]
-    classes = [given.shape[-1] for given in logits]
-    if len(set(classes)) > 1:
-        raise UsageError(
-            f"the members of an ensemble must have the same classes, but give {', '.join(map(str, classes))} logits."
-        )
+    outputs = [member(x.clone()) for member in members]
+    logits = [each.to(torch.promote_types(each.dtype, torch.float32), copy=True) for each in outputs]
+    same_classes([each.shape[-1] for each in logits])
     return logits
 
 
-def _widened(logits: Tensor) -> Tensor:
-    return logits.to(torch.promote_types(logits.dtype, torch.float32), copy=True)
+def same_classes(classes: Sequence[int]) -> None:
+    if len(set(classes)) > 1:
+        numbers = ", ".join(map(str, classes))
+        raise UsageError(f"the members of an ensemble must have the same classes, but return {numbers} logits.")
 
 
-def normalised(weights: Sequence[float], count: int) -> list[float]:
-    """Weights as shares of 1.
+def normalised(weights: Sequence[float] | None, count: int) -> list[float]:
+    """Scale weights to sum to 1; equal ones by default.
 
     Raises:
         UsageError: If there are not ``count``, one is negative or not finite, or all are zero.
     """
-    values = [float(weight) for weight in weights]
+    values = [1.0] * count if weights is None else [float(weight) for weight in weights]
     if len(values) != count:
         raise UsageError(f"there are {len(values)} weights for {count} members; give one for each.")
     if not all(math.isfinite(value) and value >= 0 for value in values):
@@ -142,13 +136,12 @@ def normalised(weights: Sequence[float], count: int) -> list[float]:
     return [value / sum(values) for value in values]
 
 
-def as_module(member: Callable[[Tensor], Tensor]) -> nn.Module:
-    """The member itself, or a module around a plain callable."""
+def as_module(member: Forward) -> nn.Module:
     return member if isinstance(member, nn.Module) else _Callable(member)
 
 
 class _Callable(nn.Module):
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, function: Forward) -> None:
         super().__init__()
         self.function = function
 

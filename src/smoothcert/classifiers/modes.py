@@ -1,21 +1,20 @@
-"""Evaluation mode, for as long as it is needed."""
+"""Settings of models and PyTorch for the duration of a block."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
-from torch import Tensor, nn
+import torch
+from torch import nn
+
+from smoothcert.classifiers.copying import Forward
 
 
 @contextmanager
-def evaluating(*models: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """Evaluation mode for every submodule while the context lasts; afterwards each is as it was.
-
-    Args:
-        models: Modules; other callables have no mode and are left alone.
-    """
-    modules = [module for model in models if isinstance(model, nn.Module) for module in model.modules()]
+def evaluating(model: Forward) -> Iterator[None]:
+    """Put a module and its submodules into evaluation mode, and restore the mode of each afterwards."""
+    modules = model.modules() if isinstance(model, nn.Module) else ()
     was_training = [module for module in modules if module.training]
     for module in was_training:
         module.training = False
@@ -24,3 +23,19 @@ def evaluating(*models: Callable[[Tensor], Tensor]) -> Iterator[None]:
     finally:
         for module in was_training:
             module.training = True
+
+
+@contextmanager
+def intra_op_threads(count: int) -> Iterator[None]:
+    """Set PyTorch's number of intra-op threads, for this thread and threads that it starts, and restore it afterwards.
+
+    A model may change the number too; that is undone as well.
+    """
+    before = torch.get_num_threads()
+    if count != before:
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        if torch.get_num_threads() != before:
+            torch.set_num_threads(before)

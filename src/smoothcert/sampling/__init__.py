@@ -1,7 +1,8 @@
 """Noise with reproducible seeds, and the loop that counts votes under it."""
 
-from smoothcert.sampling.lanes import Cascade, Classifier, Source
-from smoothcert.sampling.pool import Answer, Draw, Job, Pool, PoolUse, Steps
+from smoothcert.classifiers.copying import Forward as Classifier
+from smoothcert.sampling.batches import Cascade, Source
+from smoothcert.sampling.pool import Answer, Draw, Job, Pool, Steps
 from smoothcert.sampling.seeds import BLOCK, ESTIMATION, PREDICTION, SELECTION
 from smoothcert.sampling.statistics import Entropy, FirstShare, Statistic, TopClass
 
@@ -18,7 +19,6 @@ __all__ = [
     "FirstShare",
     "Job",
     "Pool",
-    "PoolUse",
     "Source",
     "Statistic",
     "Steps",

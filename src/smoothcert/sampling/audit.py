@@ -1,4 +1,4 @@
-"""Spot checks while votes are counted: is the classifier that runs still the one that was sealed?"""
+"""Spot checks during sampling: are the logits that are counted still those of the sealed classifier?"""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ ROWS = 20
 FIRST_ROWS = 3
 """Noisy copies that are classified again at the start of each stage of an input."""
 
-_TIES, _TIES_SHARE = 3, 0.001  # rows that may differ by chance, where a model decides something by a tie
+_TIES, _TIES_SHARE = 3, 0.001  # rows that may differ because a model decides something by a tie
 
 
 class Audit:
-    """Classifies a few copies of a batch again, alone and in plain PyTorch, and compares.
+    """Classifies some rows of a batch again with the sealed classifier, in plain PyTorch, and compares the logits.
 
-    A faster runtime, other rows in the batch, threads, or a model that changes: whatever makes logits differ from those
-    of the sealed classifier shows here, on the inputs and the noise that votes are counted for.
+    This detects any cause of other logits on the inputs and noise that are counted: a faster runtime, other rows in
+    the batch, threads, or a model that changes.
 
     Args:
-        sealed: The classifier.
+        sealed: The sealed classifier.
         times: How many times the rounding of plain PyTorch its runtime may differ from it.
     """
 
@@ -42,11 +42,7 @@ class Audit:
         self._passed = self._rows = self._wrong = 0
 
     def rows(self, parts: Sequence[Copies]) -> list[int]:
-        """The rows of a batch to check: the first copies of each input, and now and then some of all of them.
-
-        Args:
-            parts: What is in the batch.
-        """
+        """Choose rows of a batch to check: the first copies of each input, and from time to time some of all rows."""
         size = sum(part.n for part in parts)
         with self._lock:
             self._passed += size
@@ -54,15 +50,16 @@ class Audit:
             self._passed = 0 if due else self._passed
         found, low = set(range(0, size, max(size // ROWS, 1)) if due else ()), 0
         for part in parts:
-            found.update(range(low, low + min(part.n, FIRST_ROWS) if part.start == 0 else low))
+            if part.start == 0:
+                found.update(range(low, low + min(part.n, FIRST_ROWS)))
             low += part.n
         return sorted(found)
 
     def check(self, copies: Tensor, logits: Tensor) -> None:
-        """Compare logits with those that the sealed classifier gives for the same copies.
+        """Compare logits with those of the sealed classifier for the same copies.
 
         Raises:
-            SmoothcertError: If too many differ.
+            SmoothcertError: If too many rows differ, over all calls.
         """
         if not len(copies):
             return
@@ -75,6 +72,6 @@ class Audit:
             wrong, rows = self._wrong, self._rows
         if wrong > _TIES + _TIES_SHARE * rows:
             raise SmoothcertError(
-                f"the model gave other logits for {wrong} of {rows} noisy copies when it was asked again, so no "
+                f"the model returned other logits for {wrong} of {rows} noisy copies when it was run again, so no "
                 "certificate is issued; use a model that is a fixed function of each row, or runtime='eager'."
             )

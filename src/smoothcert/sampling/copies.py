@@ -1,4 +1,4 @@
-"""Noisy copies of an input, the same whatever the batches they are drawn in."""
+"""Noisy copies of inputs, which do not depend on the batches they are drawn in."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from smoothcert.sampling.seeds import BLOCK, block_seed
 
 @dataclass(frozen=True)
 class Copies:
-    """Noisy copies of an input, told by what they follow from: ``n`` of them, numbered from ``start`` on."""
+    """A description of noisy copies ``start`` … ``start + n − 1`` of a stage of an input, which determines them."""
 
     x: Tensor
     noise: Noise
@@ -25,12 +25,16 @@ class Copies:
     start: int
     n: int
 
+    def part(self, low: int, high: int) -> Copies:
+        """Return the copies from position ``low`` up to, but not including, ``high``."""
+        return Copies(self.x, self.noise, self.seed, self.index, self.stage, self.start + low, high - low)
+
 
 class NoisyCopies:
-    """Fills rows of a batch with chosen noisy copies of an input.
+    """Draws noisy copies of inputs into the rows of a batch.
 
-    Noise is drawn a block at a time from a generator seeded for that block, straight into the batch where the block
-    fits and through one spare block where a batch boundary cuts it.
+    Noise is drawn a block at a time from a generator seeded for that block: directly into the batch where the block
+    fits, and through one spare block where a batch boundary cuts it.
 
     Args:
         like: A tensor with the shape, dtype and device of an input.
@@ -43,33 +47,22 @@ class NoisyCopies:
         self._spare_x: Tensor | None = None
 
     def fill(self, rows: Tensor, x: Tensor, noise: Noise, *, seed: int, index: int, stage: int, start: int) -> None:
-        """Overwrite ``rows`` with the copies numbered ``start``, ``start + 1``, … of ``x``.
-
-        Args:
-            rows: A contiguous batch.
-            x: The input.
-            noise: The noise.
-            seed: The seed of the run.
-            index: The input's index.
-            stage: The stage of the procedure.
-            start: The number of the first copy.
-        """
+        """Overwrite a contiguous batch with the copies ``start``, ``start + 1``, … of a stage of an input."""
         stop = start + len(rows)
-        first = start // BLOCK
-        for block in range(first, -(-stop // BLOCK)):
+        for block in range(start // BLOCK, -(-stop // BLOCK)):
             low, high = max(start, block * BLOCK), min(stop, (block + 1) * BLOCK)
             key = (seed, index, stage, block)
             target = rows[low - start : high - start]
             if high - low == BLOCK:
                 self._draw(target, x, noise, key)
             else:
-                if (noise, key) != self._spare_key or x is not self._spare_x:  # two inputs may have one index
+                if (noise, key) != self._spare_key or x is not self._spare_x:  # two inputs may have the same index
                     self._draw(self._spare, x, noise, key)
                     self._spare_key, self._spare_x = (noise, key), x
                 target.copy_(self._spare[low - block * BLOCK : high - block * BLOCK])
 
     def draw(self, rows: Tensor, parts: Sequence[Copies]) -> None:
-        """Overwrite ``rows`` with copies of one input after the other."""
+        """Overwrite a contiguous batch with copies of several inputs, one after the other."""
         low = 0
         for part in parts:
             place = {"seed": part.seed, "index": part.index, "stage": part.stage, "start": part.start}
@@ -82,7 +75,7 @@ class NoisyCopies:
 
 
 def input_digest(x: Tensor) -> str:
-    """A hash of an input's values, shape and type, in hexadecimal."""
+    """Hash the values, shape and type of an input."""
     values = x.detach().cpu().contiguous()
     digest = hashlib.blake2b(f"{values.dtype} {tuple(values.shape)}".encode(), digest_size=16)
     digest.update(values.reshape(-1).view(torch.uint8).numpy().data)

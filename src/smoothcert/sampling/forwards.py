@@ -1,4 +1,4 @@
-"""The forward pass of a model, built for batches of noisy copies: eager, compiled or in ONNX Runtime."""
+"""Runtimes: the forward pass of a model, eager, compiled or in ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ import torch
 from torch import Tensor
 
 from smoothcert.classifiers.agreement import as_logits
-from smoothcert.classifiers.copying import PerThread
-from smoothcert.sampling.tuning import Forward, Setup, intra_op_threads
+from smoothcert.classifiers.copying import Forward, PerThread
+from smoothcert.classifiers.modes import intra_op_threads
+from smoothcert.sampling.tuning import Setup
 from smoothcert.types import UsageError
 
 PRECISIONS: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
-"""What autocast can compute in, by name."""
+"""Types for autocast, by name."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a runtime is built for.
+    """The settings that a runtime is built for.
 
     Attributes:
         x: An input, in the type that the model takes.
         num_classes: The number of logits.
         setup: The batch size and threads.
-        channels_last: Whether batches of images are brought to channels-last memory format, as the weights are.
-        precision: A name in ``PRECISIONS``, or None for the model's own.
+        channels_last: Whether batches of images are converted to channels-last memory format, like the weights.
+        precision: A name in ``PRECISIONS``, or None for that of the model.
     """
 
     x: Tensor
@@ -39,51 +40,59 @@ class Plan:
     channels_last: bool
     precision: str | None
 
+    def autocast(self) -> AbstractContextManager[Any]:
+        if self.precision is None:
+            return nullcontext()
+        return torch.autocast(self.x.device.type, dtype=PRECISIONS[self.precision])
+
+    def widened(self, logits: Tensor) -> Tensor:
+        return logits if self.precision is None else logits.float()
+
 
 def eager(model: Forward, plan: Plan) -> Forward:
-    """The model as it is, in the memory format of the plan.
+    """Run the model in plain PyTorch, in the memory format of the plan.
 
-    A module runs as one copy per thread, all with the same weights: a forward pass that leaves something on its module
-    (``self.features = …``) then cannot mix up two batches.
+    Each thread runs its own copy of a module, with shared weights: a forward pass that stores something on its module
+    (``self.features = …``) cannot mix up two batches.
     """
     modules = PerThread(model)
 
     def run(batch: Tensor) -> Tensor:
-        with torch.inference_mode(), _autocast(plan):
+        with torch.inference_mode(), plan.autocast():
             count, batch = len(batch), batch.to(plan.x.dtype)
             if plan.channels_last:
                 batch = batch.contiguous(memory_format=torch.channels_last)
-            return _logits(as_logits(modules.model(batch), count), plan)
+            return plan.widened(as_logits(modules.model(batch), count))
 
     return run
 
 
 def compiled(model: Forward, plan: Plan) -> Forward:
-    """The model through ``torch.compile`` with its weights frozen, for batches of exactly the plan's size.
+    """Compile the model with frozen weights for batches of exactly the plan's size; smaller batches are padded.
 
-    Smaller batches are padded. What the compiled code is specialised to is the same in every call, as it would
-    otherwise be compiled again: batch size, number of threads, autocast, and a tensor made in inference mode.
+    Compiled code is specialised to the batch size, number of threads, autocast, and tensors made in inference mode, so
+    these are the same in every call; otherwise PyTorch would compile again.
     """
     size, threads = plan.setup.batch_size, plan.setup.threads
 
     def forward(batch: Tensor) -> Tensor:
         return model(batch)
 
-    # A code object of its own, because PyTorch keeps compiled code, and counts how often it compiled, per code object.
+    # A new code object, because PyTorch stores compiled code, and limits how often it compiles, per code object.
     own = types.FunctionType(forward.__code__.replace(), forward.__globals__, closure=forward.__closure__)
-    # Compiled once as a whole, which refuses a model that falls apart into several graphs. Calls then take that code
-    # without asking for the whole again, because PyTorch counts what it asks for in one place for all threads.
+    # The first compilation is of the whole graph, which refuses a model with graph breaks. Calls then use that code
+    # without fullgraph, because PyTorch keeps the state of fullgraph in one place for all threads.
     whole = torch.compile(own, fullgraph=True, dynamic=False, options={"freezing": True})
     fast = torch.compile(own, dynamic=False, options={"freezing": True})
 
     def run(batch: Tensor, program: Callable[[Tensor], Tensor] = fast) -> Tensor:
-        with torch.inference_mode(), intra_op_threads(threads), _autocast(plan):
+        with torch.inference_mode(), intra_op_threads(threads), plan.autocast():
             count, batch = len(batch), batch.to(plan.x.dtype)
             if count < size:
                 batch = torch.cat([batch, batch.new_zeros((size - count, *batch.shape[1:]))])
             elif not batch.is_inference():
                 batch = batch.clone()
-            return _logits(program(batch)[:count], plan)
+            return plan.widened(program(batch)[:count])
 
     for program in (whole, fast):
         run(plan.x.new_zeros((size, *plan.x.shape)), program)
@@ -91,7 +100,7 @@ def compiled(model: Forward, plan: Plan) -> Forward:
 
 
 def onnx(model: Forward, plan: Plan) -> Forward:
-    """The model in ONNX Runtime, reading the batch and writing the logits where PyTorch keeps them."""
+    """Run the model in ONNX Runtime, which reads batches and writes logits in PyTorch's memory."""
     if plan.precision is not None:
         raise UsageError(f"precision {plan.precision!r} is not for the onnx runtime; use runtime='compiled'.")
     try:
@@ -100,10 +109,9 @@ def onnx(model: Forward, plan: Plan) -> Forward:
         onnxruntime: Any = importlib.import_module("onnxruntime")
     except ImportError as error:
         raise UsageError('the onnx runtime is not installed; pip install "smoothcert[onnx]".') from error
-    example = plan.x.expand(3, *plan.x.shape).contiguous()
     program = torch.onnx.export(
         model,  # type: ignore[arg-type]
-        (example,),
+        (plan.x.expand(3, *plan.x.shape).contiguous(),),
         input_names=["x"],
         output_names=["logits"],
         dynamic_shapes=({0: torch.export.Dim.DYNAMIC},),
@@ -125,7 +133,7 @@ def onnx(model: Forward, plan: Plan) -> Forward:
         with torch.inference_mode():
             batch = batch.to(plan.x.dtype).contiguous()
             logits = batch.new_empty((len(batch), plan.num_classes))
-            if device == "cuda":  # ONNX Runtime has a stream of its own
+            if device == "cuda":  # ONNX Runtime uses another stream
                 torch.cuda.synchronize(batch.device)
             binding = session.io_binding()
             binding.bind_input("x", device, number, kind, tuple(batch.shape), batch.data_ptr())
@@ -137,14 +145,4 @@ def onnx(model: Forward, plan: Plan) -> Forward:
 
 
 RUNTIMES: dict[str, Callable[[Forward, Plan], Forward]] = {"eager": eager, "compiled": compiled, "onnx": onnx}
-"""How to build each runtime, from a model that may be kept and a plan."""
-
-
-def _autocast(plan: Plan) -> AbstractContextManager[Any]:
-    if plan.precision is None:
-        return nullcontext()
-    return torch.autocast(plan.x.device.type, dtype=PRECISIONS[plan.precision])
-
-
-def _logits(output: Tensor, plan: Plan) -> Tensor:
-    return output if plan.precision is None else output.float()
+"""Builders of runtimes from a model that stays unchanged and a plan."""

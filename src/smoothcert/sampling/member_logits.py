@@ -10,11 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from smoothcert.classifiers.copying import takes
+from smoothcert.classifiers.copying import Forward
 from smoothcert.classifiers.sealed import Sealed
 from smoothcert.noise import Noise
 from smoothcert.sampling.copies import NoisyCopies
-from smoothcert.sampling.lanes import Classifier
 from smoothcert.sampling.runtimes import check_copies
 from smoothcert.sampling.seeds import MODELLING
 from smoothcert.types import UsageError
@@ -22,11 +21,11 @@ from smoothcert.types import UsageError
 
 @dataclass(frozen=True, eq=False)
 class MemberLogits:
-    """Logits of one input, as the variance model takes them (``stats.estimate_variance``).
+    """Logits of one input in double precision, for the variance model (``stats.estimate_variance``).
 
     Attributes:
         clean: Logits of the input itself, (members, classes).
-        noisy: Logits of its noisy copies, (members, copies, classes); all members saw the same copies.
+        noisy: Logits of its noisy copies, (members, copies, classes); the same copies for all members.
     """
 
     clean: NDArray[np.float64]
@@ -34,7 +33,7 @@ class MemberLogits:
 
 
 def member_logits(
-    members: Sequence[Classifier],
+    members: Sequence[Forward],
     x: Tensor,
     noise: Noise,
     *,
@@ -45,23 +44,17 @@ def member_logits(
     stage: int = MODELLING,
     batch_size: int | None = None,
 ) -> MemberLogits:
-    """Draw the logits of all members on one input and on n noisy copies of it.
+    """Compute the logits of all members on one input and on n noisy copies of it.
 
-    The copies depend on (seed, index, number) only, not on the members, their order or the batch size.
+    The copies depend only on (seed, index, number), not on the members, their order or the batch size.
 
     Args:
         members: Classifiers from a batch to logits, on one device; each is sealed first.
         x: One input, without a batch dimension.
-        noise: The noise.
-        n: The number of noisy copies.
-        seed: The seed of the noise.
         index: The input's number in its dataset; inputs with other numbers get other noise.
-        start: The number of the first copy; ``start=n`` gives fresh copies after the first n.
-        stage: The stage of the noise; the default one is drawn from by no certificate.
-        batch_size: Copies per forward pass; by default 100 on a CPU, for the sake of its caches, and 500 elsewhere.
-
-    Returns:
-        The logits in double precision; n · members · classes numbers of 8 bytes.
+        start: The number of the first copy; ``start=n`` draws fresh copies after the first n.
+        stage: The stage of the noise; no certificate uses the default one.
+        batch_size: Copies per forward pass; by default 100 on a CPU, which fits its caches, and 500 elsewhere.
 
     Raises:
         UsageError: If there are no members, their numbers of classes differ, an argument is out of range, or the noise
@@ -76,7 +69,7 @@ def member_logits(
     if not members:
         raise UsageError("there are no members; give at least one classifier.")
     sealed = [member if isinstance(member, Sealed) else Sealed(member) for member in members]
-    device = next((takes(member)[0] for member in members if isinstance(member, torch.nn.Module)), torch.device("cpu"))
+    device = max((member.device for member in sealed), key=lambda device: device.type != "cpu")
     if batch_size is None:
         batch_size = 100 if device.type == "cpu" else 500
     if n < 1 or batch_size < 1 or start < 0:
@@ -93,15 +86,15 @@ def member_logits(
     with torch.inference_mode():
         clean = _all_logits(sealed, x[None])[:, 0]
         for low in range(0, n, batch_size):
-            batch = rows[: min(batch_size, n - low)]
+            batch = rows[: n - low]
             copies.fill(batch, x, noise, seed=seed, index=index, stage=stage, start=start + low)
             parts.append(_all_logits(sealed, batch))
     return MemberLogits(clean, np.concatenate(parts, axis=1))
 
 
-def _all_logits(members: Sequence[Classifier], batch: Tensor) -> NDArray[np.float64]:
+def _all_logits(members: Sequence[Sealed], batch: Tensor) -> NDArray[np.float64]:
     logits = [member(batch) for member in members]
     shapes = {tuple(rows.shape) for rows in logits}
-    if len(shapes) > 1 or logits[0].ndim != 2 or len(logits[0]) != len(batch):
-        raise UsageError(f"every member must give (batch, classes) logits of the same classes, got {sorted(shapes)}.")
+    if len(shapes) > 1:
+        raise UsageError(f"every member must return (batch, classes) logits of the same classes, got {sorted(shapes)}.")
     return torch.stack(logits).double().cpu().numpy()

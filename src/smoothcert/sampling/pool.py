@@ -1,27 +1,27 @@
-"""The one sampling loop: batches filled with noisy copies of whatever inputs want votes."""
+"""The sampling loop, which fills batches with noisy copies of many inputs."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Generic, TypeVar
+from itertools import pairwise
+from typing import Any, Generic, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from smoothcert.noise import Noise
-from smoothcert.sampling.lanes import Backlog, Lane, Late, Segment, Source, Stretch
+from smoothcert.sampling.batches import Backlog, Chunk, Decided, Kind, Runner, Source
+from smoothcert.sampling.copies import Copies
 from smoothcert.sampling.seeds import BLOCK
-from smoothcert.sampling.tally import Tally
 from smoothcert.types import Votes
 
-_STRETCH = 4  # batches that a worker runs in a row where that many are asked for, as changing threads takes time
-_PATIENCE = 16  # stretches that may wait until enough undecided copies have come together for a full batch
+_CHUNK = 4  # batches that a worker computes in a row if as many are requested, because switching threads takes time
+_PATIENCE = 16  # chunks that may wait until enough undecided copies have come together for a full batch
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,9 @@ class Draw:
     """A request for votes: copies ``start`` … ``start + n − 1`` of a stage.
 
     Attributes:
-        stage: The stage.
-        n: The number of copies.
-        start: The number of the first one.
-        most: How many copies of the stage may be asked for in all, where the next request goes on from this one; idle
-            places in a batch are then used to draw ahead.
-        source: Which of the pool's classifiers is asked.
+        most: How many copies of the stage may be requested in total if the next request continues this one; idle rows
+            of a batch are then used to draw ahead.
+        source: The number of the pool's source.
     """
 
     stage: int
@@ -50,20 +47,20 @@ class Draw:
 
 Answer = TypeVar("Answer")
 Steps = Generator[Draw, tuple[Votes, ...], Answer]
-"""A procedure at work on one input: yields draws, is sent their votes, returns its answer."""
+"""A procedure that is running on one input: it yields draws, is sent their votes, and returns its answer."""
 
 
 @dataclass(eq=False)
 class Job(Generic[Answer]):
-    """An input and what is to be done with it.
+    """An input and the procedure that runs on it.
 
     Attributes:
         index: The input's index, which enters the noise seed.
         x: The input, on the device and in the dtype to compute with.
-        steps: The procedure at work.
-        noise: The noise, where it is not that of the classifier asked.
-        seconds: The time spent on it so far, its share of every batch it was in.
-        drawn: Its noisy copies so far, those drawn ahead included.
+        steps: The procedure.
+        noise: The noise; that of the source by default.
+        seconds: The time spent on the input so far: its share of every batch it was in.
+        drawn: Its noisy copies so far, including those drawn ahead.
         deferred: Those that the first members of a consensus left undecided; None without a consensus.
     """
 
@@ -82,324 +79,257 @@ class Job(Generic[Answer]):
         return None if self.deferred is None or not self.drawn else 1 - self.deferred / self.drawn
 
     def begin(self) -> Draw:
-        """The first request; a procedure checks its settings before it makes one."""
+        """Return the first request; a procedure checks its settings before it makes one."""
         if self._first is None:
             self._first = next(self.steps)
         return self._first
 
 
 @dataclass
-class PoolUse:
-    """How full the batches were.
-
-    Attributes:
-        batches: Batches run.
-        rows: Noisy copies in them.
-        asked: Those a procedure waited for; the others were drawn ahead.
-        capacity: Noisy copies they could have held.
-    """
-
-    batches: int = 0
-    rows: int = 0
-    asked: int = 0
-    capacity: int = 0
-
-    @property
-    def occupancy(self) -> float:
-        return self.rows / self.capacity if self.capacity else 1.0
-
-
-@dataclass(eq=False)
-class _Stream(Generic[Answer]):
-    """The copies of one stage of a job, in order: asked for, given to batches, and come back.
-
-    Attributes:
-        job: The job.
-        request: What its procedure waits for.
-        issued: The number of the next copy to give to a batch.
-        received: The number of the next copy to come back.
-        codes: Values that came back and were not asked for yet, per statistic.
-        ended: Whether the job wants no more copies of this stage.
-        kind: What copies must share to be in one batch: the classifier and the shape.
-    """
-
-    job: Job[Answer]
-    request: Draw
-    issued: int
-    received: int
-    codes: list[list[NDArray[np.int64]]]
-    ended: bool = False
-
-    def __post_init__(self) -> None:
-        self.kind = (self.request.source, self.job.x.shape)
-
-    @property
-    def open(self) -> int:
-        """How many copies are asked for and not in a batch yet."""
-        return max(self.request.stop - self.issued, 0)
-
-
-_Task = Callable[[Lane], "Stretch[_Stream[Answer]] | Late[_Stream[Answer]]"]
-
-
-@dataclass
 class Pool:
-    """Runs many jobs at once so that every batch is full: a decided input leaves and the next one enters.
+    """Runs many jobs at the same time to keep batches full: a decided input leaves and the next one enters.
 
-    The noise of a copy depends on (seed, input, stage, number) only, so a job's votes do not depend on its company.
+    The noise of a copy depends only on (seed, input, stage, number), so the votes of a job do not depend on the others.
 
     Args:
-        sources: The classifiers that procedures may ask, already in evaluation mode.
+        sources: The classifiers that procedures may sample, already in evaluation mode; jobs start with the first.
         seed: The seed of the run.
-        workers: Batches computed at the same time, each in a thread of its own.
-        threads: PyTorch's threads within each batch; as they are when not given.
+        workers: Batches computed at the same time, each in its own thread.
+        threads: PyTorch's threads within each batch; the current number by default.
 
     Attributes:
-        use: How full the batches were, so far.
+        rows: Noisy copies in all batches so far.
+        capacity: How many they could have held.
     """
 
     sources: Sequence[Source]
     seed: int
     workers: int = 1
     threads: int | None = None
-    use: PoolUse = field(default_factory=PoolUse)
+    rows: int = field(default=0, init=False)
+    capacity: int = field(default=0, init=False)
 
     def run(self, jobs: Iterable[Job[Answer]]) -> Iterator[tuple[Job[Answer], Answer]]:
-        """Answer all jobs.
-
-        Args:
-            jobs: The inputs; taken from the iterable one by one, as there is room.
+        """Answer all jobs, which are taken from the iterable as there is room.
 
         Yields:
             Each job with its answer, as it is decided.
 
         Raises:
-            Exception: What the iterable raised, once the jobs taken before are answered.
+            Exception: An error of the iterable, once the jobs taken before are answered.
         """
-        queue = _Jobs(iter(jobs))
-        streams: dict[_Stream[Answer], None] = {}  # in order of admission
-        flying: deque[Future[Stretch[_Stream[Answer]] | Late[_Stream[Answer]]]] = deque()
-        waiting: deque[Stretch[_Stream[Answer]]] = deque()  # run, and not handed out yet
-        backlog: Backlog[_Stream[Answer]] = Backlog(self.sources)
-        most = self.workers + 1 if self.workers > 1 else 1  # one waits, so that no worker does
-        lanes = deque(Lane(self.sources, self.seed, self.threads) for _ in range(most))
-        answered: list[tuple[Job[Answer], Answer]] = []
-        with ThreadPoolExecutor(self.workers) as threads:
+        return _Run(self, iter(jobs)).answers()
+
+
+@dataclass(eq=False)
+class _Stream:
+    """The copies of one stage of a job, in order.
+
+    Attributes:
+        request: The request that its procedure waits for.
+        issued: The number of the next copy to add to a batch.
+        received: The number of the next copy whose values are missing.
+        codes: Values of copies from the start of the request on, per statistic.
+    """
+
+    job: Job[Any]
+    request: Draw
+    kind: Kind
+    issued: int
+    received: int
+    codes: list[list[NDArray[np.int64]]]
+
+    @property
+    def open(self) -> int:
+        """How many copies are requested and not in a batch yet."""
+        return max(self.request.stop - self.issued, 0)
+
+    @property
+    def extendable(self) -> bool:
+        """Whether copies may be drawn ahead."""
+        return self.issued < self.request.most
+
+
+class _Run(Generic[Answer]):
+    """The state of one :meth:`Pool.run`."""
+
+    def __init__(self, pool: Pool, jobs: Iterator[Job[Answer]]) -> None:
+        self._pool, self._jobs = pool, jobs
+        self._ended = False
+        self._error: Exception | None = None
+        self._streams: dict[_Stream, None] = {}  # in order of admission
+        self._backlog = Backlog()
+        self._answered: list[tuple[Job[Answer], Answer]] = []
+
+    def answers(self) -> Iterator[tuple[Job[Answer], Answer]]:
+        workers = self._pool.workers
+        most = workers + 1 if workers > 1 else 1  # one task waits, so that no worker does
+        runners = deque(Runner(self._pool.threads) for _ in range(most))
+        running: deque[Callable[[], Chunk | Decided]] = deque()
+        waiting: deque[Chunk] = deque()  # computed and not delivered yet
+        with ThreadPoolExecutor(workers) as threads:
             while True:
-                while len(flying) < most and (
-                    task := self._next_task(queue, streams, answered, backlog, len(waiting) >= _PATIENCE)
-                ):
-                    flying.append(_submit(threads, self.workers, lanes[0], task))
-                    lanes.rotate(-1)
-                yield from answered
-                answered.clear()
-                if not flying:
+                while len(running) < most and (task := self._next_task(len(waiting) >= _PATIENCE)):
+                    running.append(
+                        threads.submit(task, runners[0]).result if workers > 1 else partial(task, runners[0])
+                    )
+                    runners.rotate(-1)
+                yield from self._answered
+                self._answered.clear()
+                if not running:
                     break
-                done = flying.popleft().result()
-                if isinstance(done, Late):
+                done = running.popleft()()
+                if isinstance(done, Decided):
                     done.deliver()
                 else:
                     waiting.append(done)
-                    backlog.add(done.undecided)
-                    done.undecided = []
+                    self._backlog.add(done)
                 while waiting and not waiting[0].missing:
-                    self._receive(waiting.popleft(), streams, answered)
-        if queue.error is not None:
-            raise queue.error
+                    self._deliver(waiting.popleft())
+        if self._error is not None:
+            raise self._error
 
-    def _next_task(
-        self,
-        jobs: _Jobs[Answer],
-        streams: dict[_Stream[Answer], None],
-        answered: list[tuple[Job[Answer], Answer]],
-        backlog: Backlog[_Stream[Answer]],
-        impatient: bool,
-    ) -> _Task[Answer] | None:
-        """What to run next: undecided copies once they fill a batch or nothing else is asked for, else a stretch."""
+    def _next_task(self, impatient: bool) -> Callable[[Runner], Chunk | Decided] | None:
+        """Return the next task: undecided copies if they fill a batch or nothing else is requested, else a chunk."""
+        backlog = self._backlog
         if not backlog.full and not (impatient and backlog.rows):
-            segments = self._next_stretch(jobs, streams, answered, ahead=not backlog.rows)
-            if segments:
-                return partial(Lane.compute, segments=segments)
-        if backlog.rows:
-            return partial(Lane.decide, pieces=backlog.take())
-        return None
+            chunk = self._next_chunk(ahead=not backlog.rows)
+            if chunk is not None:
+                return partial(Runner.compute, chunk=chunk)
+        return partial(Runner.decide, pieces=backlog.take()) if backlog.rows else None
 
-    def _next_stretch(
-        self,
-        jobs: _Jobs[Answer],
-        streams: dict[_Stream[Answer], None],
-        answered: list[tuple[Job[Answer], Answer]],
-        ahead: bool,
-    ) -> list[Segment[_Stream[Answer]]]:
+    def _next_chunk(self, ahead: bool) -> Chunk | None:
         """Fill batches from open requests, oldest first, then the last one from new jobs, then with copies ahead.
 
-        A stretch of nothing but copies ahead is made only if ``ahead``.
+        A chunk of nothing but copies ahead is made only if ``ahead``.
         """
-        kind = self._next_kind(streams, more=not jobs.ended)
-        while kind is None and (job := jobs.take()) is not None:
-            for stream in self._advance(job, None, answered):
-                streams[stream] = None
-                kind = stream.kind
+        kind = self._next_kind()
+        while kind is None and (job := self._take_job()) is not None:
+            stream = self._advance(job)
+            kind = None if stream is None else stream.kind
         if kind is None:
-            kind = next((stream.kind for stream in streams if stream.open or stream.issued < stream.request.most), None)
+            kind = next((stream.kind for stream in self._streams if stream.open or stream.extendable), None)
         if kind is None:
-            return []
-        size = self.sources[kind[0]].batch_size
-        alike = [stream for stream in streams if stream.kind == kind]
-        open_rows = sum(stream.open for stream in alike)
-        share = open_rows // (self.workers * size) if self.workers > 1 else 1  # none waits for a long one
-        stretch = _Filling[Answer](size * min(max(share, 1), _STRETCH), self.sources[kind[0]].noise)
-        for stream in alike:
-            stretch.take(stream, stream.request.stop)
-        stretch.size = -(-max(stretch.rows, 1) // size) * size
-        fits = kind[0] == 0  # a new job begins with the first classifier
-        while stretch.room and fits and (job := jobs.take()) is not None:
-            for stream in self._advance(job, None, answered):
-                streams[stream] = None
-                if fits := stream.kind == kind:
-                    stretch.take(stream, stream.request.stop)
-                    alike.append(stream)
-        asked = stretch.rows
-        if not asked and not ahead:
-            return []
-        hungry = [stream for stream in alike if stream.issued < stream.request.most]
-        while stretch.room and hungry and jobs.ended:
-            each = max(stretch.room // len(hungry) // BLOCK, 1) * BLOCK
-            for stream in hungry:
-                stretch.take(stream, min(stream.issued + each, stream.request.most))
-            hungry = [stream for stream in hungry if stream.issued < stream.request.most]
-        if stretch.segments:
-            self.use.batches += stretch.size // size
-            self.use.rows += stretch.rows
-            self.use.asked += asked
-            self.use.capacity += stretch.size
-        return stretch.segments
+            return None
+        source, workers = kind[0], self._pool.workers
+        size = source.batch_size
+        same_kind = [stream for stream in self._streams if stream.kind == kind]
+        share = sum(stream.open for stream in same_kind) // (workers * size) if workers > 1 else 1  # batches per worker
+        chunk = Chunk(source, size * min(max(share, 1), _CHUNK))
+        for stream in same_kind:
+            self._fill(chunk, stream, stream.request.stop)
+        chunk.capacity = -(-max(chunk.rows, 1) // size) * size
+        fits = source is self._pool.sources[0]
+        while chunk.room and fits and (job := self._take_job()) is not None:
+            stream = self._advance(job)
+            if stream is not None:
+                fits = stream.kind == kind
+                if fits:
+                    self._fill(chunk, stream, stream.request.stop)
+                    same_kind.append(stream)
+        if not chunk.rows and not ahead:
+            return None
+        extendable = [stream for stream in same_kind if stream.extendable]
+        while chunk.room and extendable and self._ended:
+            each = max(chunk.room // len(extendable) // BLOCK, 1) * BLOCK
+            for stream in extendable:
+                self._fill(chunk, stream, min(stream.issued + each, stream.request.most))
+            extendable = [stream for stream in extendable if stream.extendable]
+        if not chunk.rows:
+            return None
+        self._pool.rows += chunk.rows
+        self._pool.capacity += chunk.capacity
+        return chunk
 
-    def _next_kind(self, streams: Iterable[_Stream[Answer]], more: bool) -> tuple[int, torch.Size] | None:
-        """Which copies to run next: the oldest of those that fill a batch; else, with more jobs to come, those that
-        jobs begin with, or None where nobody asks for any; else the oldest."""
-        rows: dict[tuple[int, torch.Size], int] = {}  # in order of age
-        for stream in streams:
+    def _next_kind(self) -> Kind | None:
+        """Choose the copies to run next: the oldest of those that fill a batch.
+
+        If none do and more jobs may come, those that jobs start with, or None if there are none; else the oldest.
+        """
+        rows: dict[Kind, int] = {}  # in order of age
+        for stream in self._streams:
             if stream.open:
                 rows[stream.kind] = rows.get(stream.kind, 0) + stream.open
-        full = (kind for kind, count in rows.items() if count >= self.sources[kind[0]].batch_size)
-        return next(full, None) or next((kind for kind in rows if kind[0] == 0 or not more), None)
+        full = (kind for kind, count in rows.items() if count >= kind[0].batch_size)
+        first = self._pool.sources[0]
+        return next(full, None) or next((kind for kind in rows if kind[0] is first or self._ended), None)
 
-    def _receive(
-        self,
-        result: Stretch[_Stream[Answer]],
-        streams: dict[_Stream[Answer], None],
-        answered: list[tuple[Job[Answer], Answer]],
-    ) -> None:
-        """Hand the values of a finished stretch to their streams, and go on with every request that is complete."""
-        rows = result.segments[-1].high
-        for segment in result.segments:
-            stream = segment.owner
-            low, high = np.searchsorted(result.deferred, [segment.low, segment.high])
-            stream.job.seconds += result.seconds * (segment.high - segment.low) / rows
-            stream.job.drawn += segment.high - segment.low
-            if self.sources[segment.source].cascade is not None:
-                stream.job.deferred = (stream.job.deferred or 0) + int(high - low)
-            if stream not in streams:
+    def _take_job(self) -> Job[Answer] | None:
+        """Return the next job, if any; an error ends the jobs and is raised later."""
+        if not self._ended:
+            try:
+                return next(self._jobs)
+            except StopIteration:
+                self._ended = True
+            except Exception as error:
+                self._ended, self._error = True, error
+        return None
+
+    def _fill(self, chunk: Chunk, stream: _Stream, until: int) -> None:
+        """Add the copies of a stream up to number ``until`` to a chunk, as far as there is room."""
+        count = min(chunk.room, until - stream.issued)
+        if count > 0:
+            job, stage = stream.job, stream.request.stage
+            noise = job.noise or chunk.source.noise
+            chunk.add(stream, Copies(job.x, noise, self._pool.seed, job.index, stage, stream.issued, count))
+            stream.issued += count
+
+    def _deliver(self, chunk: Chunk) -> None:
+        """Hand the values of a chunk to their streams, and advance every procedure whose request is complete."""
+        for segment in chunk.segments:
+            stream, count = segment.owner, segment.copies.n
+            low, high = segment.low, segment.low + count
+            stream.job.seconds += chunk.seconds * count / chunk.rows
+            stream.job.drawn += count
+            if chunk.source.cascade is not None:
+                first, end = np.searchsorted(chunk.deferred, [low, high])
+                stream.job.deferred = (stream.job.deferred or 0) + int(end - first)
+            if stream not in self._streams:
                 continue  # drawn ahead for an input that was decided meanwhile
-            for kept, codes in zip(stream.codes, result.codes, strict=True):
-                kept.append(codes[segment.low : segment.high])
-            stream.received += segment.high - segment.low
-            while stream in streams and stream.received >= stream.request.stop:
-                for following in self._advance(stream.job, self._votes(stream), answered, stream):
-                    streams[following] = None
-                if stream.ended:
-                    del streams[stream]
+            for kept, codes in zip(stream.codes, chunk.codes, strict=True):
+                kept.append(codes[low:high])
+            stream.received += count
+            while stream in self._streams and stream.received >= stream.request.stop:
+                self._advance(stream.job, stream)
 
-    def _votes(self, stream: _Stream[Answer]) -> tuple[Votes, ...]:
-        """The votes of a complete request; what came back beyond it stays."""
-        votes = []
-        source = self.sources[stream.request.source]
-        for number, statistic in enumerate(source.statistics):
-            codes = np.concatenate(stream.codes[number])
-            tally = Tally(statistic.bins(source.num_classes))
-            tally.add(codes[: stream.request.n])
-            stream.codes[number] = [codes[stream.request.n :]]
-            votes.append(tally.votes())
-        return tuple(votes)
-
-    def _advance(
-        self,
-        job: Job[Answer],
-        votes: tuple[Votes, ...] | None,
-        answered: list[tuple[Job[Answer], Answer]],
-        stream: _Stream[Answer] | None = None,
-    ) -> list[_Stream[Answer]]:
-        """Take a job's procedure one step further: on along its stream, to a new one, or to its answer."""
+    def _advance(self, job: Job[Answer], stream: _Stream | None = None) -> _Stream | None:
+        """Start the procedure of a job, or send it the votes that its stream has; return its next stream, if any."""
         try:
-            request = job.begin() if votes is None else job.steps.send(votes)
+            request = job.begin() if stream is None else job.steps.send(self._votes(stream))
         except StopIteration as end:
-            answered.append((job, end.value))
+            self._answered.append((job, end.value))
             request = None
         if stream is not None:
             before = stream.request
             if request and (request.source, request.stage, request.start) == (before.source, before.stage, before.stop):
                 stream.request = request
-                return []
-            stream.ended = True
+                return stream
+            del self._streams[stream]
         if request is None:
-            return []
-        codes: list[list[NDArray[np.int64]]] = [[] for _ in self.sources[request.source].statistics]
-        return [_Stream(job, request, request.start, request.start, codes)]
-
-
-class _Filling(Generic[Answer]):
-    """Batches being filled, to be run one after the other; with the noise of jobs that have none of their own."""
-
-    def __init__(self, size: int, noise: Noise) -> None:
-        self.segments: list[Segment[_Stream[Answer]]] = []
-        self.rows = 0
-        self.size = size
-        self._noise = noise
-
-    @property
-    def room(self) -> int:
-        return self.size - self.rows
-
-    def take(self, stream: _Stream[Answer], until: int) -> None:
-        """Give places to the copies of a stream up to number ``until``, as far as there is room."""
-        count = min(self.room, until - stream.issued)
-        if count <= 0:
-            return
-        job, request = stream.job, stream.request
-        place = (self.rows, self.rows + count, stream.issued)
-        noise = job.noise or self._noise
-        self.segments.append(Segment(stream, request.source, noise, job.x, job.index, request.stage, *place))
-        self.rows += count
-        stream.issued += count
-
-
-class _Jobs(Generic[Answer]):
-    """Jobs yet to come; an error in finding the next one ends them and is kept for later."""
-
-    def __init__(self, jobs: Iterator[Job[Answer]]) -> None:
-        self._jobs = jobs
-        self.ended = False
-        self.error: Exception | None = None
-
-    def take(self) -> Job[Answer] | None:
-        if self.ended:
             return None
-        try:
-            return next(self._jobs)
-        except StopIteration:
-            self.ended = True
-        except Exception as error:
-            self.ended, self.error = True, error
-        return None
+        source = self._pool.sources[request.source]
+        codes: list[list[NDArray[np.int64]]] = [[] for _ in source.statistics]
+        following = _Stream(job, request, (source, job.x.shape), request.start, request.start, codes)
+        self._streams[following] = None
+        return following
+
+    def _votes(self, stream: _Stream) -> tuple[Votes, ...]:
+        """Count the values of a complete request, and keep those beyond it."""
+        source, n = self._pool.sources[stream.request.source], stream.request.n
+        votes = []
+        for number, statistic in enumerate(source.statistics):
+            codes = np.concatenate(stream.codes[number])
+            votes.append(_count(codes[:n], statistic.bins(source.num_classes)))
+            stream.codes[number] = [codes[n:]]
+        return tuple(votes)
 
 
-def _submit(
-    threads: ThreadPoolExecutor, workers: int, lane: Lane, task: _Task[Answer]
-) -> Future[Stretch[_Stream[Answer]] | Late[_Stream[Answer]]]:
-    """Compute in a thread, or here and now when there is only one."""
-    if workers > 1:
-        return threads.submit(task, lane)
-    done: Future[Stretch[_Stream[Answer]] | Late[_Stream[Answer]]] = Future()
-    done.set_result(task(lane))
-    return done
+def _count(codes: NDArray[np.int64], bins: int) -> Votes:
+    """Count values, also over the first 10, 100, 1000, … copies; −1 is in no bin."""
+    totals = np.zeros(bins + 1, dtype=np.int64)
+    counts: dict[int, tuple[int, ...]] = {}
+    powers = [10**k for k in range(1, 19) if 10**k < len(codes)]
+    for low, high in pairwise([0, *powers, len(codes)]):
+        totals += np.bincount(codes[low:high] + 1, minlength=bins + 1)
+        counts[high] = tuple(totals[1:].tolist())
+    return Votes(len(codes), counts.pop(len(codes)), counts)

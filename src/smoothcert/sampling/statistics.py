@@ -1,4 +1,4 @@
-"""What is tallied of the logits of noisy copies."""
+"""Statistics of logits: the values that are counted over noisy copies."""
 
 from __future__ import annotations
 
@@ -12,33 +12,45 @@ from torch import Tensor
 
 
 class Statistic(Protocol):
-    """A function of the logits of one noisy copy with finitely many values; the sampler keeps its histogram."""
+    """A function of the logits of one noisy copy with finitely many values, whose histogram is counted."""
 
     def bins(self, num_classes: int) -> int:
-        """How many values there are."""
+        """Return the number of values."""
         ...
 
     def codes(self, logits: Tensor) -> Tensor:
-        """The value of each row, an integer in 0 … bins − 1, or −1 for a row that counts for nobody."""
+        """Return the value of each row: an integer from 0 to bins − 1, or −1 for an invalid row, which is in no bin."""
         ...
+
+
+@dataclass(frozen=True)
+class TopClass:
+    """The class with the largest logit; rows with a NaN or infinite logit vote for no class."""
+
+    def bins(self, num_classes: int) -> int:
+        return num_classes
+
+    def codes(self, logits: Tensor) -> Tensor:
+        valid = torch.isfinite(logits).all(dim=1)
+        return torch.where(valid, logits.argmax(dim=1), -1)
 
 
 @dataclass(frozen=True)
 class Score(ABC):
     """A score in [0, 1], rounded up to a grid of thresholds θ_j = j / steps.
 
-    A copy counts in bin j if its score is at most θ_j and above the threshold before: the first j + 1 bins together are
-    the copies that a selector at θ_j lets pass. Rows with a NaN or infinite logit count for nobody.
+    A copy is in bin j if its score is at most θ_j and above the threshold before: the first j + 1 bins together hold
+    the copies that a selector at θ_j accepts. Rows with a NaN or infinite logit are in no bin.
 
     Args:
-        steps: How many thresholds above 0.
+        steps: The number of thresholds above 0.
     """
 
     steps: int = 100
 
     @abstractmethod
     def score(self, logits: Tensor) -> Tensor:
-        """The score of each row."""
+        """Return the score of each row."""
 
     def bins(self, num_classes: int) -> int:
         return self.steps + 1
@@ -49,7 +61,6 @@ class Score(ABC):
         return torch.where(valid, (score * self.steps).ceil().clamp(0, self.steps), -1).long()
 
 
-@dataclass(frozen=True)
 class Entropy(Score):
     """The entropy of the softmax, to the base of the number of classes (Horváth et al., 2022, ACES, §3)."""
 
@@ -58,21 +69,8 @@ class Entropy(Score):
         return entropy / math.log(logits.shape[1])
 
 
-@dataclass(frozen=True)
 class FirstShare(Score):
     """The softmax probability of the first class, such as "core" of a selection network."""
 
     def score(self, logits: Tensor) -> Tensor:
         return logits.softmax(dim=1)[:, 0]
-
-
-@dataclass(frozen=True)
-class TopClass:
-    """The class with the largest logit; rows with a NaN or infinite logit vote for nobody."""
-
-    def bins(self, num_classes: int) -> int:
-        return num_classes
-
-    def codes(self, logits: Tensor) -> Tensor:
-        valid = torch.isfinite(logits).all(dim=1)
-        return torch.where(valid, logits.argmax(dim=1), -1)

@@ -25,7 +25,7 @@ class DataDependentSigma(BaseModel):
 
     Attributes:
         warmup: Epochs with the fixed scale first.
-        steps: K, the steps of ``optimize_sigma`` for each input in each later epoch, from where the last one ended.
+        steps: K, the steps of ``OptimizeSigma`` for each input in each later epoch, from where the last one ended.
         n: Noisy copies per step.
         step: The factor of the gradient.
         clamp: Where probabilities are kept inside Φ⁻¹.

@@ -15,7 +15,7 @@ from torch import Generator, Tensor, nn
 from smoothcert.files import replacing
 from smoothcert.noise import Noise
 from smoothcert.sampling.seeds import MODELLING, block_seed
-from smoothcert.sampling.sigma import optimize_sigma
+from smoothcert.sampling.sigma import OptimizeSigma
 from smoothcert.training.settings import DataDependentSigma
 from smoothcert.types import SmoothcertError
 
@@ -68,17 +68,9 @@ class InputSigmas:
         """
         settings = self._settings
         if epoch >= settings.warmup and settings.steps > 0:
-            found = optimize_sigma(
-                model,
-                x,
-                self.values[rows].to(x),
-                steps=settings.steps,
-                n=settings.n,
-                step=settings.step,
-                clamp=settings.clamp,
-                interval=settings.interval,
-                generator=[self._generator(index, epoch) for index in rows.tolist()],
-            )
+            solver = OptimizeSigma(**settings.model_dump(exclude={"warmup"}))
+            generators = [self._generator(index, epoch) for index in rows.tolist()]
+            found = solver(model, x, self.values[rows].to(x), generators)
             self.values[rows] = found.to(self.values).clamp(*settings.interval)
         values = self.values[rows]
         return None if bool((values == self._start).all()) else values.to(x)
