@@ -1,13 +1,12 @@
-"""Corruptions of images that are plain array operations, for datasets whose corrupted version nobody published.
+"""Corruptions of images as array operations, for datasets without a published corrupted version.
 
 The kinds are those of Hendrycks and Dietterich (Benchmarking neural network robustness to common corruptions and
-perturbations, ICLR 2019) and of Mu and Gilmer (MNIST-C: a robustness benchmark for computer vision, 2019); how they are
-computed and how strong each severity is are our own. So results are not to be set beside those on MNIST-C or
-CIFAR-10-C. Lengths are given for images whose shorter side has 32 pixels, and grow with it.
+perturbations, ICLR 2019) and of Mu and Gilmer (MNIST-C: a robustness benchmark for computer vision, 2019), but the
+implementation and the strength of each severity differ, so do not compare results with those on MNIST-C or CIFAR-10-C.
+Lengths are for images whose shorter side has 32 pixels, and scale with it.
 """
 
-from smoothcert.data.corruptions.base import SEVERITIES, Corruption
-from smoothcert.data.corruptions.registry import CORRUPTIONS
-from smoothcert.data.corruptions.view import Corrupted
+from smoothcert.data.corruptions.base import SEVERITIES, Corruption, check_severity
+from smoothcert.data.corruptions.view import CORRUPTIONS, Corrupted
 
-__all__ = ["CORRUPTIONS", "SEVERITIES", "Corrupted", "Corruption"]
+__all__ = ["CORRUPTIONS", "SEVERITIES", "Corrupted", "Corruption", "check_severity"]

@@ -1,4 +1,4 @@
-"""What a corruption is."""
+"""The type of a corruption."""
 
 from __future__ import annotations
 
@@ -17,20 +17,17 @@ Image = NDArray[np.float64]
 """An image (channels, height, width) with values in [0, 1]."""
 
 Random = np.random.RandomState
-"""The source of randomness: not NumPy's newer Generator, whose stream may change from one version to the next."""
+"""The source of randomness: not NumPy's newer Generator, whose stream may change between versions."""
 
 Apply = Callable[[Image, Any, Random], Image]
-"""Corrupts an image by a strength; the result may leave [0, 1]."""
+"""Corrupts an image with a strength; the result may leave [0, 1]."""
 
 
 @dataclass(frozen=True)
 class Corruption:
-    """A way to corrupt images, at severities 1 to 5.
+    """A corruption of images, with a strength for each of the severities 1 to 5.
 
-    Attributes:
-        apply: The pure function; it takes the strength.
-        strengths: The strength at each severity.
-        channels: The numbers of channels it can be applied to; any where none is given.
+    ``channels`` are the numbers of channels it can be applied to; empty means any.
     """
 
     apply: Apply
@@ -38,42 +35,35 @@ class Corruption:
     channels: tuple[int, ...] = ()
 
     def __call__(self, image: NDArray[Any], severity: int, random: Random) -> Image:
-        """The corrupted image, cut to [0, 1]; the input is left as it is.
-
-        Args:
-            image: An image (channels, height, width) with values in [0, 1].
-            severity: 1, the weakest, to 5.
-            random: The source of all randomness.
+        """Return a corrupted copy of an image (channels, height, width), clipped to [0, 1].
 
         Raises:
-            UsageError: If the severity is another one, or the image has another number of channels.
+            UsageError: If the severity or the number of channels is not supported.
         """
-        check_severity(severity)
-        if not self.fits(len(image)):
-            raise UsageError(
-                f"{self.apply.__name__} is for images of {' or '.join(map(str, self.channels))} channels, "
-                f"not of {len(image)}; choose another corruption."
-            )
-        # A copy, so that no corruption can change what it is given.
+        self.check(len(image), severity)
         changed = self.apply(np.array(image, dtype=np.float64), self.strengths[severity - 1], random)
         return np.clip(changed, 0.0, 1.0)
 
     def fits(self, channels: int) -> bool:
-        """Whether images of this many channels can be corrupted so."""
+        """Return whether it can be applied to images with this many channels."""
         return not self.channels or channels in self.channels
+
+    def check(self, channels: int, severity: int) -> None:
+        """Raise a UsageError if the severity or the number of channels is not supported."""
+        check_severity(severity)
+        if not self.fits(channels):
+            raise UsageError(
+                f"{self.apply.__name__} is for images of {' or '.join(map(str, self.channels))} channels, "
+                f"not of {channels}; choose another corruption."
+            )
 
 
 def check_severity(severity: int) -> None:
-    """Refuse a severity that is not 1 to 5.
-
-    Raises:
-        UsageError: If it is none.
-    """
+    """Raise a UsageError unless the severity is 1 to 5."""
     if severity not in SEVERITIES:
         raise UsageError(f"a severity is a whole number from 1 to 5, not {severity}.")
 
 
 def pixels(image: Image, length: float) -> float:
-    """A length in pixels of this image, given for an image whose shorter side has 32; half of it at least."""
-    height, width = image.shape[1:]
-    return float(length * max(min(height, width) / 32, 0.5))
+    """Scale a length from images whose shorter side has 32 pixels to this image, but at most by half downwards."""
+    return float(length * max(min(image.shape[1:]) / 32, 0.5))

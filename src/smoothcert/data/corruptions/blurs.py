@@ -1,4 +1,4 @@
-"""Corruptions by blur; what lies outside an image is like its border."""
+"""Corruptions by blur; pixels outside an image have the values of its border."""
 
 from __future__ import annotations
 
@@ -12,22 +12,21 @@ from smoothcert.data.corruptions.base import Corruption, Image, Random, pixels
 from smoothcert.data.corruptions.shapes import sampled, scaled
 
 ZOOM_STEPS = 8
-"""Enlarged copies that a blur by zooming averages, beside the image itself."""
 
 
 def gaussian_blur(image: Image, sigma: float, random: Random) -> Image:
-    """Average with Gaussian weights of standard deviation ``sigma``."""
     return _blurred(image, pixels(image, sigma))
 
 
 def defocus_blur(image: Image, radius: float, random: Random) -> Image:
     """Average over a disc, as a lens out of focus does."""
     size = pixels(image, radius)
-    return _filtered(image, np.clip(size + 0.5 - _distances(math.ceil(size)), 0.0, 1.0))
+    line = np.arange(-math.ceil(size), math.ceil(size) + 1)
+    return _filtered(image, np.clip(size + 0.5 - np.hypot(line[:, None], line), 0.0, 1.0))
 
 
 def motion_blur(image: Image, length: float, random: Random) -> Image:
-    """Average along a line in a direction drawn at random."""
+    """Average along a line in a random direction."""
     angle = random.uniform(0.0, math.pi)
     half = pixels(image, length) / 2
     reach = math.ceil(half)
@@ -38,15 +37,14 @@ def motion_blur(image: Image, length: float, random: Random) -> Image:
 
 
 def glass_blur(image: Image, distance: float, random: Random) -> Image:
-    """Take every pixel from a place nearby drawn at random, then blur a little, as frosted glass does."""
+    """Replace every pixel by a random one nearby, then blur a little, as frosted glass does."""
     reach = pixels(image, distance)
     moves = random.uniform(-reach, reach, (2, *image.shape[1:]))
-    places = np.indices(image.shape[1:]) + moves
-    return _blurred(sampled(image, places), pixels(image, 0.4))
+    return _blurred(sampled(image, np.indices(image.shape[1:]) + moves), pixels(image, 0.4))
 
 
 def zoom_blur(image: Image, most: float, random: Random) -> Image:
-    """Average the image and copies of it enlarged step by step up to the factor ``most``."""
+    """Average the image and copies of it enlarged by factors up to ``most``."""
     copies = [scaled(image, factor) for factor in np.linspace(1.0, most, ZOOM_STEPS + 1)]
     return np.asarray(np.mean(copies, axis=0))
 
@@ -59,14 +57,8 @@ def _filtered(image: Image, kernel: NDArray[np.float64]) -> Image:
     return np.asarray(scipy.ndimage.correlate(image, kernel[None] / kernel.sum(), mode="nearest"))
 
 
-def _distances(reach: int) -> NDArray[np.float64]:
-    """The distance of each place of a square kernel from its centre."""
-    line = np.arange(-reach, reach + 1)
-    return np.hypot(line[:, None], line[None, :])
-
-
 def _add_point(kernel: NDArray[np.float64], row: float, column: float) -> None:
-    """Share a point among the four places around it."""
+    """Divide a point among the four entries around it."""
     for i in (math.floor(row), math.ceil(row)):
         for j in (math.floor(column), math.ceil(column)):
             kernel[i, j] += max(0.0, 1 - abs(row - i)) * max(0.0, 1 - abs(column - j))

@@ -1,4 +1,4 @@
-"""Corruptions of light, colour and resolution, and of what lies between the camera and the scene."""
+"""Corruptions of light, colour and resolution, and by objects between the camera and the scene."""
 
 from __future__ import annotations
 
@@ -14,33 +14,32 @@ from smoothcert.data.corruptions.base import Corruption, Image, Random, pixels
 
 
 def brightness(image: Image, gain: float, random: Random) -> Image:
-    """Make every value larger."""
     return image + gain
 
 
 def contrast(image: Image, factor: float, random: Random) -> Image:
-    """Draw all values of a channel to their mean."""
+    """Move all values of a channel towards their mean."""
     mean: Image = image.mean(axis=(1, 2), keepdims=True)
     return mean + factor * (image - mean)
 
 
 def saturate(image: Image, factor: float, random: Random) -> Image:
-    """Draw colours away from grey."""
+    """Move colours away from grey."""
     grey: Image = image.mean(axis=0, keepdims=True)
     return grey + factor * (image - grey)
 
 
 def pixelate(image: Image, size: float, random: Random) -> Image:
-    """Average over blocks, as in an image of fewer and larger pixels."""
-    side = pixels(image, size)
-    rows, columns = (_blocks(length, side) for length in image.shape[1:])
-    block = rows[:, None] * (columns[-1] + 1) + columns
+    """Average over blocks of about ``size``."""
+    counts = [math.ceil(length / pixels(image, size)) for length in image.shape[1:]]
+    rows, columns = (np.arange(length) * n // length for length, n in zip(image.shape[1:], counts, strict=True))
+    block = rows[:, None] * counts[1] + columns
     means = [np.bincount(block.flat, channel.flat) / np.bincount(block.flat) for channel in image]
     return np.stack([mean[block] for mean in means])
 
 
 def jpeg_compression(image: Image, quality: float, random: Random) -> Image:
-    """Store the image as JPEG, in 8 bits, and read it again."""
+    """Compress the image in 8 bits as JPEG."""
     levels = np.rint(255 * image).astype(np.uint8)
     picture = Pillow.fromarray(levels[0] if len(levels) == 1 else np.moveaxis(levels, 0, 2))
     buffer = io.BytesIO()
@@ -50,7 +49,7 @@ def jpeg_compression(image: Image, quality: float, random: Random) -> Image:
 
 
 def stripe(image: Image, share: float, random: Random) -> Image:
-    """Invert an upright stripe through the centre, a share of the image in width."""
+    """Invert a vertical stripe at the centre, whose width is a share of the image."""
     width = image.shape[2]
     edges = np.clip((np.arange(width + 1) - (1 - share) * width / 2) / (share * width), 0.0, 1.0)
     covered: Image = np.diff(edges) * share * width  # how much of each column lies in the stripe
@@ -58,26 +57,18 @@ def stripe(image: Image, share: float, random: Random) -> Image:
 
 
 def fog(image: Image, thickness: float, random: Random) -> Image:
-    """Lay uneven white fog over the scene; whatever is behind it loses contrast."""
-    cloud = _cloud(image.shape[1:], random)
-    return (image + thickness * cloud) / (1 + thickness)
+    """Add uneven white fog, which lowers the contrast of the scene."""
+    return (image + thickness * _cloud(image.shape[1:], random)) / (1 + thickness)
 
 
 def spatter(image: Image, share: float, random: Random) -> Image:
     """Cover a share of the image with grey drops."""
     field = scipy.ndimage.gaussian_filter(random.normal(size=image.shape[1:]), pixels(image, 1.2), mode="wrap")
-    drops = field > np.quantile(field, 1 - share)
-    return np.where(drops, 0.6, image)
-
-
-def _blocks(length: int, side: float) -> NDArray[np.int64]:
-    """For each of the places along a line, the number of its block; blocks are about ``side`` long."""
-    count = math.ceil(length / side)
-    return np.arange(length) * count // length
+    return np.where(field > np.quantile(field, 1 - share), 0.6, image)
 
 
 def _cloud(shape: tuple[int, ...], random: Random) -> NDArray[np.float64]:
-    """Noise in [0, 1] that is stronger the longer its waves: its amplitude is one over the squared frequency."""
+    """Draw noise in [0, 1] whose amplitude falls with the square of the frequency."""
     rows, columns = (np.fft.fftfreq(side) for side in shape)
     frequency = np.hypot(rows[:, None], columns[None, :])
     frequency[0, 0] = np.inf

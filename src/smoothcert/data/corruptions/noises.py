@@ -1,4 +1,4 @@
-"""Corruptions by noise, each value on its own."""
+"""Corruptions by noise, independent for each value."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ from smoothcert.data.corruptions.base import Corruption, Image, Random
 
 
 def gaussian_noise(image: Image, sigma: float, random: Random) -> Image:
-    """Add Gaussian noise."""
     return image + random.normal(0.0, sigma, image.shape)
 
 
 def shot_noise(image: Image, photons: float, random: Random) -> Image:
-    """Count the photons that arrive, where white is a mean of ``photons`` of them."""
+    """Count photons, of which white has ``photons`` on average."""
     return random.poisson(image * photons) / photons
 
 
 def impulse_noise(image: Image, share: float, random: Random) -> Image:
-    """Turn a share of all values into 0 or 1, as likely one as the other."""
+    """Set a share of all values to 0 or 1 with equal probability."""
     draws = random.random_sample(image.shape)
     image[draws < share / 2] = 0.0
     image[draws > 1 - share / 2] = 1.0

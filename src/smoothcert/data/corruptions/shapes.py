@@ -1,4 +1,4 @@
-"""Corruptions that move what an image shows; what lies outside an image is like its border."""
+"""Corruptions that move the content of an image; pixels outside an image have the values of its border."""
 
 from __future__ import annotations
 
@@ -12,41 +12,34 @@ from smoothcert.data.corruptions.base import Corruption, Image, Random
 
 
 def rotate(image: Image, degrees: float, random: Random) -> Image:
-    """Turn about the centre, to a side drawn at random."""
-    angle = math.radians(degrees) * _side(random)
-    return moved(image, [[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
+    """Rotate about the centre in a random direction."""
+    angle = math.radians(degrees) * _sign(random)
+    return _moved(image, [[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
 
 
 def shear(image: Image, slope: float, random: Random) -> Image:
-    """Slant the upright lines, to a side drawn at random."""
-    return moved(image, [[1.0, 0.0], [slope * _side(random), 1.0]])
+    """Slant vertical lines to a random side."""
+    return _moved(image, [[1.0, 0.0], [slope * _sign(random), 1.0]])
 
 
 def scale(image: Image, factor: float, random: Random) -> Image:
-    """Show everything smaller."""
     return scaled(image, factor)
 
 
 def translate(image: Image, share: float, random: Random) -> Image:
-    """Shift by a share of each side, in a direction drawn at random."""
+    """Shift by a share of each side in a random direction."""
     angle = random.uniform(0.0, 2 * math.pi)
     height, width = image.shape[1:]
-    return moved(image, np.eye(2), (share * height * math.sin(angle), share * width * math.cos(angle)))
+    return _moved(image, np.eye(2), (share * height * math.sin(angle), share * width * math.cos(angle)))
 
 
 def scaled(image: Image, factor: float) -> Image:
-    """The image with everything ``factor`` times as large, about its centre."""
-    return moved(image, np.eye(2) / factor)
+    """Enlarge the content about the centre."""
+    return _moved(image, np.eye(2) / factor)
 
 
-def moved(image: Image, matrix: ArrayLike, shift: tuple[float, float] = (0.0, 0.0)) -> Image:
-    """The image whose value at a place is that of the old one at ``matrix`` times the place, from the centre.
-
-    Args:
-        image: The image.
-        matrix: Two by two, on (row, column).
-        shift: Rows and columns to add.
-    """
+def _moved(image: Image, matrix: ArrayLike, shift: tuple[float, float] = (0.0, 0.0)) -> Image:
+    """Take the value at each place (row, column) from ``matrix`` times the place plus ``shift``, about the centre."""
     centre = (np.array(image.shape[1:]).reshape(2, 1, 1) - 1) / 2
     offsets = np.indices(image.shape[1:]) - centre
     places = np.tensordot(np.asarray(matrix), offsets, axes=1) + centre + np.reshape(shift, (2, 1, 1))
@@ -54,12 +47,12 @@ def moved(image: Image, matrix: ArrayLike, shift: tuple[float, float] = (0.0, 0.
 
 
 def sampled(image: Image, places: NDArray[np.float64]) -> Image:
-    """The image's values at places (2, height, width), between pixels by linear interpolation."""
+    """Interpolate the image linearly at places (2, height, width)."""
     channels = [scipy.ndimage.map_coordinates(channel, places, order=1, mode="nearest") for channel in image]
     return np.stack(channels)
 
 
-def _side(random: Random) -> int:
+def _sign(random: Random) -> int:
     return 1 if random.random_sample() < 0.5 else -1
 
 

@@ -1,4 +1,4 @@
-"""A dataset seen through a corruption."""
+"""All corruptions by name, and a dataset seen through one."""
 
 from __future__ import annotations
 
@@ -9,15 +9,21 @@ import numpy as np
 import torch
 
 from smoothcert.data.base import Dataset, checked_index
-from smoothcert.data.corruptions.base import Random, check_severity
-from smoothcert.data.corruptions.registry import CORRUPTIONS
+from smoothcert.data.corruptions.base import Corruption, Random
+from smoothcert.data.corruptions.blurs import BLURS
+from smoothcert.data.corruptions.lights import LIGHTS
+from smoothcert.data.corruptions.noises import NOISES
+from smoothcert.data.corruptions.shapes import SHAPES
 from smoothcert.types import UsageError, unknown_name
+
+CORRUPTIONS: dict[str, Corruption] = dict(sorted({**NOISES, **BLURS, **LIGHTS, **SHAPES}.items()))
+"""Every corruption, with the names of CIFAR-10-C and MNIST-C for those they have."""
 
 
 class Corrupted:
-    """A dataset whose images are corrupted when asked for.
+    """A dataset whose images are corrupted on access.
 
-    A corrupted image depends on the seed, the type, the severity, the index and the clean image only, so that it is
+    A corrupted image depends only on the seed, the type, the severity, the index and the clean image, so that it is
     the same in every process and order.
 
     Args:
@@ -27,7 +33,7 @@ class Corrupted:
         seed: The seed of the corruption.
 
     Raises:
-        UsageError: If the type or the severity is unknown, or the type does not fit the images.
+        UsageError: If the type or the severity is unknown, or the type is not for such images.
 
     Example:
         >>> from smoothcert import data
@@ -39,20 +45,10 @@ class Corrupted:
     def __init__(self, dataset: Dataset, type: str, severity: int, seed: int = 0) -> None:
         if type not in CORRUPTIONS:
             raise unknown_name("corruption", type, CORRUPTIONS)
-        check_severity(severity)
+        CORRUPTIONS[type].check(dataset.shape[0], severity)
         if seed < 0:
             raise UsageError(f"the seed of a corruption must not be negative, got {seed}.")
-        self._corruption = CORRUPTIONS[type]
-        if not self._corruption.fits(dataset.shape[0]):
-            fitting = " or ".join(map(str, self._corruption.channels))
-            raise UsageError(
-                f"{type} is for images of {fitting} channels, and those of {dataset.name} have {dataset.shape[0]}; "
-                "choose another corruption."
-            )
-        self.dataset = dataset
-        self.type = type
-        self.severity = severity
-        self.seed = seed
+        self.dataset, self.type, self.severity, self.seed = dataset, type, severity, seed
         self.name = f"{dataset.name}-{type}-{severity}"
         self.split = dataset.split
         self.num_classes = dataset.num_classes
@@ -66,15 +62,7 @@ class Corrupted:
     def __getitem__(self, index: SupportsIndex) -> tuple[torch.Tensor, int]:
         i = checked_index(index, len(self))
         image, label = self.dataset[i]
-        changed = self._corruption(image.numpy(), self.severity, self._random(i))
-        return torch.from_numpy(changed.astype(np.float32)), label
-
-    def arrays(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """All images (float32, NCHW, in [0, 1]) and all labels (int64)."""
-        images, labels = zip(*(self[i] for i in range(len(self))), strict=True)
-        return torch.stack(images), torch.tensor(labels)
-
-    def _random(self, index: int) -> Random:
         type_number = int.from_bytes(hashlib.sha256(self.type.encode()).digest()[:8], "big")
-        sequence = np.random.SeedSequence([self.seed, type_number, self.severity, index])
-        return Random(np.random.MT19937(sequence))
+        sequence = np.random.SeedSequence([self.seed, type_number, self.severity, i])
+        changed = CORRUPTIONS[self.type](image.numpy(), self.severity, Random(np.random.MT19937(sequence)))
+        return torch.from_numpy(changed.astype(np.float32)), label
