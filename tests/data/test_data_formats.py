@@ -152,7 +152,7 @@ def test_cifar100_binary_takes_the_fine_label(tmp_path: Path) -> None:
     [
         (
             cifar_bytes(CIFAR_IMAGES, [1, 2, 3, 4], coarse=False)[:-1],
-            "not a multiple of the 3073 bytes of a cifar10 record",
+            "not a multiple of the 3073 bytes",
         ),
         (b"", "has 0 bytes"),
         (cifar_bytes(CIFAR_IMAGES, [1, 2, 10, 4], coarse=False), "label 10 at image 2"),

@@ -54,8 +54,8 @@ def test_npz_names_its_classes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"x": GREY}, "neither the key 'y' nor 'labels'"),
-        ({"y": LABELS}, "neither the key 'x' nor 'images'"),
+        ({"x": GREY}, "no key 'y' or 'labels'"),
+        ({"y": LABELS}, "no key 'x' or 'images'"),
         ({"x": np.array([object()] * 4), "y": LABELS}, "without pickled objects"),
         ({"x": GREY, "y": np.array([0, 1, 2, None])}, "without pickled objects"),
         ({"x": GREY.astype(np.int64), "y": LABELS}, "images of type int64"),

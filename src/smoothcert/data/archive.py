@@ -24,11 +24,8 @@ LONGEST_HEADER = 1 << 20
 def unpack(archive: Path, folder: Path) -> None:
     """Unpack an archive (see ``SUFFIXES``) into an existing folder, completely or not at all.
 
-    Existing entries of the folder are replaced.
-
-    Raises:
-        DataError: If the archive is damaged, a member is a link, a device or outside the folder, or it unpacks to far
-            more than its size.
+    Existing entries of the folder are replaced. An archive is refused with a DataError if it is damaged, a member is a
+    link, a device or outside the folder, or it unpacks to far more than its size.
     """
     with tempfile.TemporaryDirectory(dir=folder, prefix=".unpack-") as staging:
         try:

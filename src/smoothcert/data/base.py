@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 
 from smoothcert.types import DataError, UsageError
 
+Arrays = tuple[NDArray[Any], NDArray[Any]]
+"""Images (count, channels, height, width) and labels."""
+
 
 class Dataset(Protocol):
     """Labelled images: item ``i`` is a float32 tensor (channels, height, width) in [0, 1] and its class."""
@@ -43,19 +46,7 @@ class Dataset(Protocol):
 
 
 class ArrayDataset:
-    """Images in memory in the type they were stored in; items are converted to float32.
-
-    Args:
-        images: Images (count, channels, height, width), uint8 or float32.
-        labels: One class per image.
-        name: The name of the dataset.
-        split: The split of the images.
-        class_names: The name of each class.
-        scale: The stored value that becomes 1.
-
-    Raises:
-        UsageError: If the shapes of images and labels do not match.
-    """
+    """Images (count, channels, height, width) in memory, uint8 or float32; items are float32, divided by ``scale``."""
 
     def __init__(
         self,
@@ -95,11 +86,7 @@ class ArrayDataset:
 
 
 def checked_index(index: SupportsIndex, length: int) -> int:
-    """Return the index as an int; negative ones are refused, so that each image has one index.
-
-    Raises:
-        IndexError: If the index is not in ``range(length)``.
-    """
+    """Return the index as an int, or raise an IndexError; negative ones too, so that each image has one index."""
     i = operator.index(index)
     if not 0 <= i < length:
         raise IndexError(f"index {i} is not among the {length} images")

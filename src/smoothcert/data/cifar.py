@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from smoothcert.data.base import ArrayDataset, check_labels
-from smoothcert.data.layout import Variant, locate
+from smoothcert.data.base import Arrays, check_labels
+from smoothcert.data.layout import Variant
 from smoothcert.data.registry import DatasetInfo
 from smoothcert.data.safe_pickle import PickledArray, read_pickle
 from smoothcert.types import DataError
@@ -27,8 +26,6 @@ LABEL_KEY = {"cifar10": "labels", "cifar100": "fine_labels"}
 SHAPE = (3, 32, 32)
 PIXELS = 3 * 32 * 32
 
-Batch = tuple[NDArray[np.uint8], NDArray[Any]]
-
 
 def cifar_files(info: DatasetInfo, split: str) -> list[Variant]:
     """Return the files of a split: the binary version, or the pickled one."""
@@ -36,22 +33,18 @@ def cifar_files(info: DatasetInfo, split: str) -> list[Variant]:
     return [[[f"{stem}.bin"] for stem in stems], [[stem] for stem in stems]]
 
 
-def load_cifar(info: DatasetInfo, split: str, root: Path) -> ArrayDataset:
-    """Read one split, the binary version preferred.
-
-    Raises:
-        DataError: If a file is missing or damaged.
-    """
+def read_cifar(info: DatasetInfo, paths: Sequence[Path]) -> Arrays:
+    """Read and join the files of a split."""
     batches = []
-    for path in locate(info, split, root, cifar_files(info, split)):
+    for path in paths:
         read = _read_binary if path.suffix == ".bin" else _read_pickled
         batches.append(read(path, info.name))
         check_labels(batches[-1][1], info.num_classes, path)
     images, labels = (np.concatenate(arrays) for arrays in zip(*batches, strict=True))
-    return ArrayDataset(images, labels, name=info.name, split=split, class_names=info.class_names)
+    return images, labels
 
 
-def _read_binary(path: Path, name: str) -> Batch:
+def _read_binary(path: Path, name: str) -> Arrays:
     """Read records of label bytes and 3072 pixels, channel by channel."""
     record = LABEL_BYTES[name] + PIXELS
     try:
@@ -67,7 +60,7 @@ def _read_binary(path: Path, name: str) -> Batch:
     return records[:, LABEL_BYTES[name] :].reshape(-1, *SHAPE), records[:, LABEL_BYTES[name] - 1]
 
 
-def _read_pickled(path: Path, name: str) -> Batch:
+def _read_pickled(path: Path, name: str) -> Arrays:
     """Read a file of the "python" version without running anything in it."""
     content = read_pickle(path)
     if not isinstance(content, dict):

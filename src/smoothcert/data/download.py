@@ -19,11 +19,7 @@ CHUNK = 1 << 16
 
 
 def download(url: str, target: Path, part: Path, *, progress: bool) -> None:
-    """Download ``url`` to ``target``; incomplete content stays in ``part``, and the next call continues it.
-
-    Raises:
-        DataError: If the server refuses, or the connection fails too often.
-    """
+    """Download ``url`` to ``target``; incomplete content stays in ``part``, and the next call continues it."""
     for attempt in range(ATTEMPTS):
         if attempt:
             time.sleep(PAUSE_SECONDS * 2 ** (attempt - 1))

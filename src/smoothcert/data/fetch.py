@@ -12,8 +12,8 @@ from filelock import FileLock
 from smoothcert.data.archive import SUFFIXES, unpack
 from smoothcert.data.download import download
 from smoothcert.data.layout import StrPath, resolve_root
-from smoothcert.data.loading import load, parts
-from smoothcert.data.registry import DATASETS, RemoteFile
+from smoothcert.data.loading import load
+from smoothcert.data.registry import DATASETS, IDENTITY, DatasetInfo, RemoteFile
 from smoothcert.types import DataError, unknown_name
 
 
@@ -40,16 +40,16 @@ def fetch(
     info = DATASETS[name]
     place = resolve_root(root)
     folder = place / info.folder
-    if info.bundled or _complete(name, place):
+    if info.bundled or _complete(info, place):
         return folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".fetch.lock"):
-            for file in () if _complete(name, place) else info.files:  # another process may have been first
+            for file in () if _complete(info, place) else info.files:  # another process may have been first
                 _fetch_file(file, (sources or {}).get(file.filename, file.url), folder, progress)
     except OSError as error:
         raise DataError(f"{folder} cannot be written ({error}): free some space or name another folder.") from error
-    _check(name, place)
+    _check(info, place)
     return folder
 
 
@@ -70,14 +70,21 @@ def _fetch_file(file: RemoteFile, url: str, folder: Path, progress: bool) -> Non
         path.unlink()
 
 
-def _check(name: str, root: Path) -> None:
-    for part, split in parts(DATASETS[name]):
-        load(part, split=split, root=root)
+def _check(info: DatasetInfo, root: Path) -> None:
+    """Load everything that a download must contain."""
+    names = [info.name]
+    if info.types:
+        ends = [f"/{severity}" for severity in info.severities] or [""]
+        kinds = info.types if info.severities else (IDENTITY, *info.types)
+        names = [f"{info.name}/{kind}{end}" for kind in kinds for end in ends]
+    for name in names:
+        for split in info.splits:
+            load(name, split=split, root=root)
 
 
-def _complete(name: str, root: Path) -> bool:
+def _complete(info: DatasetInfo, root: Path) -> bool:
     try:
-        _check(name, root)
+        _check(info, root)
     except DataError:
         return False
     return True

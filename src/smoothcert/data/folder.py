@@ -30,9 +30,6 @@ class ImageFolder:
     """Images read from disk on access: short side resized to 256 (bilinear), centre crop of 224, RGB.
 
     The classes are the subfolders of ``path``, or of ``path/split`` if that one has subfolders, in sorted order.
-
-    Raises:
-        DataError: If there is no image, or the folder has other splits only.
     """
 
     def __init__(self, path: Path, split: str) -> None:
@@ -55,7 +52,7 @@ class ImageFolder:
         return self._read(index, _center_crop)
 
     def random_crop(self, index: SupportsIndex, generator: np.random.Generator) -> tuple[torch.Tensor, int]:
-        """Return an image, randomly cropped to (3, 224, 224), scaled and flipped as usual for ImageNet, and its class."""
+        """Return an image, randomly cropped, scaled and flipped as usual for ImageNet, and its class."""
         return self._read(index, lambda image: _random_crop(image, generator))
 
     def _read(self, index: SupportsIndex, crop: Callable[[Image.Image], Image.Image]) -> tuple[torch.Tensor, int]:

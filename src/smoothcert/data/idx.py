@@ -7,13 +7,14 @@ import io
 import math
 import struct
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from smoothcert.data.base import ArrayDataset, check_labels
-from smoothcert.data.layout import Variant, locate
+from smoothcert.data.base import Arrays, check_labels
+from smoothcert.data.layout import Variant
 from smoothcert.data.registry import DatasetInfo
 from smoothcert.files import unpacked_limit
 from smoothcert.types import DataError
@@ -28,32 +29,20 @@ def idx_files(info: DatasetInfo, split: str) -> list[Variant]:
     return [[_spellings(f"{PREFIX[split]}-images", 3), _spellings(f"{PREFIX[split]}-labels", 1)]]
 
 
-def load_idx(info: DatasetInfo, split: str, root: Path) -> ArrayDataset:
-    """Read one split from its image file and its label file.
-
-    Raises:
-        DataError: If a file is missing, damaged or not one of the dataset.
-    """
-    image_path, label_path = locate(info, split, root, idx_files(info, split))
-    images = read_idx(image_path, info.shape[1:])[:, None]
-    labels = read_idx(label_path, ())
+def read_idx(info: DatasetInfo, paths: Sequence[Path]) -> Arrays:
+    """Read an image file and a label file."""
+    image_path, label_path = paths
+    images, labels = _read(image_path, info.shape[1:])[:, None], _read(label_path, ())
     if len(images) != len(labels):
         raise DataError(f"{label_path} has {len(labels)} labels for {len(images)} images: use files of one split.")
     check_labels(labels, info.num_classes, label_path)
-    scale = 255.0
-    if info.binary:
-        images, scale = (images >= 128).astype(np.uint8), 1.0
-    return ArrayDataset(images, labels, name=info.name, split=split, class_names=info.class_names, scale=scale)
+    return (images >= 128).astype(np.uint8) if info.binary else images, labels
 
 
-def read_idx(path: Path, item: tuple[int, ...]) -> NDArray[np.uint8]:
+def _read(path: Path, item: tuple[int, ...]) -> NDArray[np.uint8]:
     """Read an IDX file of unsigned bytes, whose items have the shape ``item``; decompress it if it ends in ``.gz``.
 
-    The content is read in chunks, so that a false header allocates no memory, and only up to the limit for unpacked
-    files.
-
-    Raises:
-        DataError: If the file is not such a file, or has less or more content than its header claims.
+    It reads in chunks, so that a false header allocates no memory, and only up to the limit for unpacked files.
     """
     dimensions = 1 + len(item)
     try:

@@ -31,9 +31,6 @@ def locate(info: DatasetInfo, split: str, root: Path, variants: Sequence[Variant
 
     The search covers ``root/name`` and its subfolders for each folder name of the dataset, and ``root`` if it has such
     a name itself.
-
-    Raises:
-        DataError: If no folder has all files of a variant.
     """
     tops = [root / name for name in info.folders] + ([root] if root.name in info.folders else [])
     for folder in [f for top in tops if top.is_dir() for f in (top, *subfolders(top))]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from smoothcert.data import folder
-from smoothcert.data.base import ArrayDataset, Dataset
-from smoothcert.data.cifar import cifar_files, load_cifar
-from smoothcert.data.idx import idx_files, load_idx
+from smoothcert.data.base import ArrayDataset, Arrays, Dataset
+from smoothcert.data.cifar import cifar_files, read_cifar
+from smoothcert.data.idx import idx_files, read_idx
 from smoothcert.data.layout import StrPath, Variant, locate, resolve_root
 from smoothcert.data.npz import load_npz
 from smoothcert.data.published import cifar_c_files, load_published, mnist_c_files
@@ -53,7 +53,12 @@ def load(name: StrPath, *, split: str = "test", root: StrPath | None = None) -> 
         return load_published(info, part, split, resolve_root(root))
     if info is not None and not part:
         _check_split(split, info.splits)
-        return READERS[info.layout](info, split, resolve_root(root))
+        if info.bundled:
+            return _load_digits(info, split)
+        paths = locate(info, split, resolve_root(root), FILES[info.layout](info, split))
+        images, labels = READERS[info.layout](info, paths)
+        scale = 1.0 if info.binary else 255.0
+        return ArrayDataset(images, labels, name=info.name, split=split, class_names=info.class_names, scale=scale)
     if path.suffix == ".npz":
         _check_split(split, ("train", "test"))
         if not path.exists():
@@ -89,17 +94,7 @@ def available(name: str, *, root: StrPath | None = None) -> bool:
     return True
 
 
-def parts(info: DatasetInfo) -> list[tuple[str, str]]:
-    """Return the name and the split of everything that a download of a named dataset must contain."""
-    names = [info.name]
-    if info.types:
-        ends = [f"/{severity}" for severity in info.severities] or [""]
-        kinds = info.types if info.severities else (IDENTITY, *info.types)
-        names = [f"{info.name}/{kind}{end}" for kind in kinds for end in ends]
-    return [(name, split) for name in names for split in info.splits]
-
-
-def _load_digits(info: DatasetInfo, split: str, root: Path) -> ArrayDataset:
+def _load_digits(info: DatasetInfo, split: str) -> ArrayDataset:
     """Load the digits bundled with scikit-learn, split by a fixed permutation."""
     from sklearn import datasets  # slow to import, and needed for this dataset only
 
@@ -111,11 +106,7 @@ def _load_digits(info: DatasetInfo, split: str, root: Path) -> ArrayDataset:
     return ArrayDataset(images, labels, name=info.name, split=split, class_names=info.class_names, scale=16.0)
 
 
-READERS: dict[str, Callable[[DatasetInfo, str, Path], ArrayDataset]] = {
-    "bundled": _load_digits,
-    "idx": load_idx,
-    "cifar": load_cifar,
-}
+READERS: dict[str, Callable[[DatasetInfo, Sequence[Path]], Arrays]] = {"idx": read_idx, "cifar": read_cifar}
 FILES: dict[str, Callable[[DatasetInfo, str], list[Variant]]] = {
     "idx": idx_files,
     "cifar": cifar_files,

@@ -27,16 +27,16 @@ def load_npz(path: Path, split: str) -> ArrayDataset:
         ``x`` or ``images``: uint8, or float in [0, 1]; (N, H, W), (N, H, W, C) or (N, C, H, W) with 1 or 3 channels.
         ``y`` or ``labels``: one integer class per image.
         ``class_names`` (optional): text; without it the classes are 0 to the largest label.
-
-    Raises:
-        DataError: If the file is missing, damaged or has other contents.
     """
     arrays = _read(path)
-    images = _first(arrays, ("x", "images"), path)
-    labels = _first(arrays, ("y", "labels"), path)
+    images, labels = (_first(arrays, keys, path) for keys in (("x", "images"), ("y", "labels")))
     labels = labels[:, 0] if labels.shape[1:] == (1,) else labels
     if images.dtype != np.uint8:
-        images = _unit_floats(images, path)
+        if images.dtype.kind != "f":
+            raise DataError(f"{path} has images of type {images.dtype}; store them as uint8 or as float in [0, 1].")
+        if not ((images >= 0) & (images <= 1)).all():
+            raise DataError(f"{path} has float images with values outside [0, 1]; scale them to [0, 1].")
+        images = images.astype(np.float32)
     images = _channels_first(images, path)
     if labels.dtype.kind not in "iu" or labels.shape != (len(images),) or len(images) == 0:
         raise DataError(
@@ -94,17 +94,7 @@ def _first(arrays: dict[str, NDArray[Any]], keys: tuple[str, str], path: Path) -
     for key in keys:
         if key in arrays:
             return arrays[key]
-    raise DataError(
-        f"{path} has neither the key '{keys[0]}' nor '{keys[1]}'; save it with np.savez(path, x=..., y=...)."
-    )
-
-
-def _unit_floats(images: NDArray[Any], path: Path) -> NDArray[np.float32]:
-    if images.dtype.kind != "f":
-        raise DataError(f"{path} has images of type {images.dtype}; store them as uint8 or as float in [0, 1].")
-    if not ((images >= 0) & (images <= 1)).all():
-        raise DataError(f"{path} has float images with values outside [0, 1]; scale them to [0, 1].")
-    return images.astype(np.float32)
+    raise DataError(f"{path} has no key '{keys[0]}' or '{keys[1]}'; save it with np.savez(path, x=..., y=...).")
 
 
 def _channels_first(images: NDArray[Any], path: Path) -> NDArray[Any]:

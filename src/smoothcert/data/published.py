@@ -26,18 +26,7 @@ def cifar_c_files(info: DatasetInfo, split: str) -> list[Variant]:
 
 
 def load_published(info: DatasetInfo, part: Sequence[str], split: str, root: Path) -> ArrayDataset:
-    """Map one set of a suite into memory.
-
-    Args:
-        info: The suite.
-        part: The type and, if the suite has severities, the severity, as text.
-        split: The split.
-        root: The folder of all datasets.
-
-    Raises:
-        UsageError: If the suite has no such set.
-        DataError: If a file is missing, damaged or not one of the suite.
-    """
+    """Map one set of a suite into memory; ``part`` is its type and, if the suite has severities, its severity."""
     kind, severity = _parse(info, part)
     size = info.train_size if split == "train" else info.test_size
     names = _mnist_c(kind, split) if severity is None else [f"{kind}.npy", "labels.npy"]

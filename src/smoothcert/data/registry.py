@@ -26,9 +26,7 @@ CIFAR100_CLASSES = _words(
     """
 )
 
-FASHION_CLASSES = tuple(
-    ["T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"]
-)
+FASHION_CLASSES = (*_words("T-shirt/top Trouser Pullover Dress Coat Sandal Shirt Sneaker Bag"), "Ankle boot")
 
 DIGITS = tuple("0123456789")
 

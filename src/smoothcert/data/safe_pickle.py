@@ -84,11 +84,7 @@ def _check_demands(content: bytes) -> None:
 
 
 def read_pickle(path: Path) -> Any:
-    """Read a pickle of plain Python data and uint8 arrays; each array becomes a :class:`PickledArray`.
-
-    Raises:
-        DataError: If the file is damaged or needs any other class or function.
-    """
+    """Read a pickle of plain Python data and uint8 arrays; each array becomes a :class:`PickledArray`."""
     try:
         content = path.read_bytes()
         _check_demands(content)
