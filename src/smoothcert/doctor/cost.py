@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 
 from torch import Tensor
 
 from smoothcert.certify import Smoothed
-from smoothcert.doctor.findings import Clock, Finding, Level, info, refusal, warning
-from smoothcert.sampling.runtimes import LONG_SECONDS, Runtime
+from smoothcert.doctor.findings import Clock, Finding, info, refusal, warning
+from smoothcert.sampling.runtimes import LONG_SECONDS
 from smoothcert.types import SmoothcertError
 
 COMPILING_SECONDS = 30.0
@@ -22,17 +21,9 @@ _LONG_RUN = 24 * 3600.0
 def check_runtime(
     smoothed: Smoothed, x: Tensor, samples: float, rate: float, clock: Clock
 ) -> tuple[float, list[Finding]]:
-    """Measure the runtimes, and whether they agree with plain PyTorch.
+    """Measure the runtimes, and whether they agree with plain PyTorch, which has ``rate`` samples per second.
 
-    Args:
-        smoothed: The classifier.
-        x: An input.
-        samples: The samples of the planned run.
-        rate: Samples per second in plain PyTorch.
-        clock: The time left.
-
-    Returns:
-        Samples per second of the chosen runtime, and the findings.
+    Returns the samples per second of the chosen runtime, and the findings.
     """
     if rate * clock.left < _PREPARING_ROWS:
         detail = "Runtimes were not compared, because the model is slow."
@@ -45,30 +36,23 @@ def check_runtime(
         runtime = tried.prepare(x, samples=round(samples))
     except SmoothcertError as error:
         return rate, [refusal("runtime", error)]
-    found = list(_described(runtime, rate))
-    if untried:
-        detail = "Other runtimes than eager were not tried, because compiling them takes too long."
-        advice = f"Give more time, such as --seconds {clock.seconds + 2 * COMPILING_SECONDS:.0f}, to compare them."
-        found.append(Finding(Level.INFO, "runtimes", detail, advice))
-    return runtime.notes.get("rates", {}).get(runtime.name, rate), found
-
-
-def _described(runtime: Runtime, rate: float) -> Iterator[Finding]:
     rates = runtime.notes.get("rates", {}) or {runtime.name: rate}
     speeds = ", ".join(f"{name} {each:,.0f}" for name, each in rates.items())
-    agreeing = " They agree with plain PyTorch." if len(rates) > 1 else ""
-    yield info(
-        "runtime",
-        f"Samples per second: {speeds}; {runtime.name} will be used, with batches of {runtime.batch_size} in "
-        f"{runtime.workers * runtime.threads} thread(s).{agreeing}",
-    )
+    detail = f"Samples per second: {speeds}; {runtime.name} will be used, with batches of {runtime.batch_size} in "
+    detail += f"{runtime.workers * runtime.threads} thread(s)."
+    found = [info("runtime", detail + " They agree with plain PyTorch." * (len(rates) > 1))]
     for name, reason in runtime.notes.get("rejected", {}).items():
         detail = f"{name} is not used: {reason.partition('; ')[0]}."
         if "disagrees" in reason:
-            yield warning("runtimes", detail, "Leave --runtime at auto or eager.")
+            found.append(warning("runtimes", detail, "Leave --runtime at auto or eager."))
         else:
-            missing = "not installed" in reason
-            yield info("runtimes", detail, f'It may be faster: pip install "smoothcert[{name}]".' if missing else "")
+            install = f'It may be faster: pip install "smoothcert[{name}]".'
+            found.append(info("runtimes", detail, install if "not installed" in reason else ""))
+    if untried:
+        detail = "Other runtimes than eager were not tried, because compiling them takes too long."
+        advice = f"Give more time, such as --seconds {clock.seconds + 2 * COMPILING_SECONDS:.0f}, to compare them."
+        found.append(info("runtimes", detail, advice))
+    return rates.get(runtime.name, rate), found
 
 
 def check_time(inputs: int, samples: float, rate: float) -> Finding:

@@ -31,6 +31,10 @@ from smoothcert.types import SmoothcertError, UsageError, radius_text
 STEPS = ("inputs", "network", "classifier", "accuracy and scaling", "votes under noise", "runtimes")
 """The arguments of ``progress``."""
 
+_FIXED = (
+    "The model is a fixed function of each row, as far as noisy copies show: they get the same logits twice, in another "
+    "order, and in batches of other sizes."
+)
 _INPUTS = 200
 _SCREENING, _TESTING, _VOTES = 0.2, 0.1, 0.4  # shares of the time that is left
 
@@ -49,13 +53,9 @@ def examine(
 ) -> list[Finding]:
     """Find what would invalidate certificates or waste a long run, before it starts.
 
+    The arguments up to ``stop`` are those of the planned run, with ``Cohen()`` as the default procedure.
+
     Args:
-        smoothed: The smoothed classifier of the planned run.
-        dataset: Its dataset.
-        procedure: Its procedure; ``Cohen()`` by default.
-        every: Use every N-th input, as in the planned run.
-        start: The first input.
-        stop: The end of the inputs, exclusive.
         trained: The noise of the training, if it is known.
         seconds: The time budget. Slow models are examined on fewer inputs; a check that has begun is not interrupted.
         progress: Called with the name of each step when it begins.
@@ -93,13 +93,7 @@ def examine(
     except SmoothcertError as error:
         return [*found, *check_labels(sample, smoothed.num_classes), refusal("classifier", error)]
     found += check_labels(sample, free.num_classes)
-    found.append(
-        info(
-            "classifier",
-            "The model is a fixed function of each row, as far as noisy copies show: they get the same logits twice, "
-            "in another order, and in batches of other sizes.",
-        )
-    )
+    found.append(info("classifier", _FIXED))
     found += check_normalization(free.sealed(), sample)
     found.append(check_training(smoothed.noise, trained))
     dimension = x.numel()

@@ -93,9 +93,8 @@ def check_values(sample: Sample, input_range: tuple[float, float] | None, normal
     declared = f"[{input_range[0]:g}, {input_range[1]:g}]"
     if outside:
         what, advice = _explained(x, normalises)
-        return error(
-            "values", f"{spans}, {outside:.1%} of them outside {declared}, which certify refuses{what}.", advice
-        )
+        detail = f"{spans}, {outside:.1%} of them outside {declared}, which certify refuses{what}."
+        return error("values", detail, advice)
     if high - low < 0.02 * (input_range[1] - input_range[0]):
         detail = f"{spans}, a tiny part of {declared}, as if they had been divided by 255 twice."
         return error("values", detail, f"Scale inputs to {declared}.")
@@ -112,14 +111,11 @@ def _explained(x: Tensor, normalises: bool) -> tuple[str, str]:
         return "; they look scaled to [-1, 1]", advice
     if name is None:
         return "", "Rescale inputs to [0, 1], or declare another input_range: noise and radii are in the same units."
-    what, advice = (
-        f"; they look normalised with the statistics of {name}",
-        "Give inputs in [0, 1] without normalisation",
-    )
+    what = f"; they look normalised with the statistics of {name}"
     if normalises:
         what += ", and the model has a normalisation layer too, so they are normalised twice"
-        return what, f"{advice}; the layer of the model does it."
-    return what, f"{advice}, and make it the first layer of the model (models.Normalize)."
+        return what, "Give inputs in [0, 1] without normalisation; the layer of the model does it."
+    return what, "Give inputs in [0, 1], and make normalisation the first layer of the model (models.Normalize)."
 
 
 def looks_like(x: Tensor) -> str | None:

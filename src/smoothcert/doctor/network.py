@@ -49,8 +49,8 @@ def check_normalization(sealed: Sealed, sample: Sample) -> Iterator[Finding]:
         if low < -_FAR or high > 1 + _FAR:
             yield warning(
                 "normalisation",
-                f"A normalisation layer of the model receives values in [{low:.2f}, {high:.2f}] instead of [0, 1], as if "
-                "the model normalised twice.",
+                f"A normalisation layer of the model receives values in [{low:.2f}, {high:.2f}] instead of [0, 1], "
+                "as if the model normalised twice.",
                 "Leave out one of the layers, unless the model was trained with both.",
             )
             return

@@ -65,9 +65,9 @@ def try_votes(sealed: Sealed, sample: Sample, noise: Noise, copies: int, batch_s
         wide = x.to(device=sealed.device, dtype=torch.promote_types(x.dtype, torch.float32))
         votes = []
         for done in range(0, copies, batch_size):
-            rows = wide.new_empty((min(batch_size, copies - done), *wide.shape))
+            rows = noise.sample(wide, wide.new_empty((min(batch_size, copies - done), *wide.shape)), generator)
             with torch.inference_mode():
-                logits = sealed.run(noise.sample(wide, rows, generator))
+                logits = sealed.run(rows)
             valid = logits.isfinite().all(dim=1)
             votes.append(torch.bincount(logits[valid].argmax(dim=1), minlength=logits.shape[1]).cpu())
         counts.append(torch.stack(votes).sum(dim=0))
