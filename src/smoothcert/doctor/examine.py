@@ -32,8 +32,8 @@ STEPS = ("inputs", "network", "classifier", "accuracy and scaling", "votes under
 """The arguments of ``progress``."""
 
 _FIXED = (
-    "The model is a fixed function of each row, as far as noisy copies show: they get the same logits twice, in another "
-    "order, and in batches of other sizes."
+    "The model is a fixed function of each row, as far as noisy copies show: they get the same logits twice, in "
+    "another order, and in batches of other sizes."
 )
 _INPUTS = 200
 _SCREENING, _TESTING, _VOTES = 0.2, 0.1, 0.4  # shares of the time that is left
