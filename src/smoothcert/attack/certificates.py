@@ -106,4 +106,5 @@ def _refuse_other(run: Run, smoothed: Smoothed, dataset: Dataset) -> None:
 
 
 def _without_grid(noise: Mapping[str, Any]) -> dict[str, Any]:
+    """Drop the grid: the attack may go to points between those of a grid."""
     return {key: value for key, value in noise.items() if key != "grid"}
