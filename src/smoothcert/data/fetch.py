@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pooch
@@ -83,8 +84,7 @@ def _check(info: DatasetInfo, root: Path) -> None:
 
 
 def _complete(info: DatasetInfo, root: Path) -> bool:
-    try:
+    with suppress(DataError):
         _check(info, root)
-    except DataError:
-        return False
-    return True
+        return True
+    return False
