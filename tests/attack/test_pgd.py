@@ -290,7 +290,7 @@ def test_radii_that_are_none_are_refused(half_space, radii):
         ({"rows": 0}, "rows must be"),
         ({"votes": 0}, "n must be a whole number of samples"),
         ({"alpha": 1.0}, "alpha must lie strictly between"),
-        ({"votes": 10}, "10 votes can never be sure"),
+        ({"votes": 10}, "10 votes always abstain"),
     ],
 )
 def test_settings_are_checked(options, match):
@@ -315,7 +315,7 @@ def no_graph(x):
     ids=["no graph", "flat", "unused", "numpy"],
 )
 def test_a_model_without_gradients_is_refused(model):
-    with pytest.raises(UsageError, match=r"gives no gradient by its input \(.+\), which the attack needs"):
+    with pytest.raises(UsageError, match=r"has no gradient by its input \(.+\), which the attack needs"):
         attack_input(Smoothed(model, Gaussian(0.1)), torch.tensor([0.5]), 1, 0.5, FAST)
 
 

@@ -168,7 +168,7 @@ def test_a_run_of_something_else_is_refused(run, checkpoint, stored, tmp_path):
     assert "other inputs under the name digits" in refusal(run(*command, "--run", l1))
     info["config"] = {"kind": "imported certification"}
     (l1 / "run.json").write_text(json.dumps(info))
-    assert "does not say of which model" in refusal(run(*command, "--run", l1))
+    assert "does not record its model" in refusal(run(*command, "--run", l1))
     assert "is not a run folder" in refusal(run(*command, "--run", tmp_path / "none"))
 
 
@@ -183,7 +183,7 @@ def test_a_run_of_something_else_is_refused(run, checkpoint, stored, tmp_path):
         (["--every", "0"], "every must be at least 1"),
         (["--max", "0"], "--max must be at least 1"),
         (["--steps", "0"], "steps must be a whole number"),
-        (["--votes", "5"], "can never be sure"),
+        (["--votes", "5"], "always abstain"),
         (["--n", "0"], "n must be a whole number of samples"),
         (["--alpha", "0"], "alpha must lie strictly"),
         (["--seed", "-1"], "seed must be between"),

@@ -167,7 +167,7 @@ def test_numbers_and_norms_in_other_spellings(run, checkpoint):
 def test_one_image_is_not_a_dataset(run, checkpoint, tmp_path):
     (tmp_path / "photo.jpg").write_bytes(b"\xff\xd8")
     said = refusal(run("certify", checkpoint, "--data", "photo.jpg"))
-    assert "photo.jpg is one file; give an .npz file, or a folder" in said
+    assert "photo.jpg is a single file; give an .npz file, or a folder" in said
 
 
 def test_a_report_is_not_a_pdf(run, tmp_path):

@@ -138,7 +138,7 @@ def test_a_published_suite(run, tmp_path, monkeypatch):
     assert sorted(entry.name for entry in (tmp_path / "suite").iterdir()) == ["fog", "identity", "zigzag"]
     assert "2 corruptions, 3 inputs each" in out
     again = ["corruptions", "run", tmp_path / "lenet.safetensors", "--data", "mnist-c", *options]
-    assert "come in one severity" in refusal(run(*again, "--severities", 1))
+    assert "have a single severity" in refusal(run(*again, "--severities", 1))
     assert "has no severities to show; show types instead" in refusal(run(*again, "--by", "severity"))
 
 

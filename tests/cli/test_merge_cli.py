@@ -63,7 +63,7 @@ def test_shards_become_the_run_without_shards(run, certify, tmp_path, monkeypatc
     [
         ("0/3", "there is no shard 0/3; shards are numbered from 1/3 to 3/3"),
         ("4/3", "there is no shard 4/3"),
-        ("1/9999", "inputs make no 9999 shards"),
+        ("1/9999", "inputs cannot fill 9999 shards"),
         ("1", "--shard must be I/K, such as 2/5"),
         ("1/2/3", "--shard must be I/K"),
         ("-1/2", "--shard must be I/K"),

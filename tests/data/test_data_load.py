@@ -94,7 +94,7 @@ def test_unknown_dataset_names_the_close_ones(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_path_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="images is not there"):
+    with pytest.raises(DataError, match="images does not exist"):
         data.load(tmp_path / "images")
 
 
@@ -142,5 +142,5 @@ def test_datasets_tell_the_grid_of_their_values() -> None:
 
 
 def test_array_dataset_refuses_what_does_not_fit() -> None:
-    with pytest.raises(UsageError, match="do not fit"):
+    with pytest.raises(UsageError, match="do not match"):
         data.ArrayDataset(np.zeros((2, 1, 4, 4)), np.zeros(3), name="a", split="test", class_names="ab")

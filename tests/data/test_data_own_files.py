@@ -54,8 +54,8 @@ def test_npz_names_its_classes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"x": GREY}, "neither the key 'y' nor 'labels'"),
-        ({"y": LABELS}, "neither the key 'x' nor 'images'"),
+        ({"x": GREY}, "no key 'y' or 'labels'"),
+        ({"y": LABELS}, "no key 'x' or 'images'"),
         ({"x": np.array([object()] * 4), "y": LABELS}, "without pickled objects"),
         ({"x": GREY, "y": np.array([0, 1, 2, None])}, "without pickled objects"),
         ({"x": GREY.astype(np.int64), "y": LABELS}, "images of type int64"),
@@ -67,10 +67,10 @@ def test_npz_names_its_classes(tmp_path: Path) -> None:
         ({"x": GREY, "y": LABELS - 1}, "label -1 at image 0"),
         ({"x": GREY, "y": LABELS * 10**12}, "label 2000000000000 at image 1"),
         ({"x": GREY, "y": LABELS, "class_names": ["a", "b"]}, "label 2 at image 1"),
-        ({"x": GREY, "y": LABELS, "class_names": [1, 2, 3]}, "no list of text"),
-        ({"x": np.zeros((4, 5, 5, 2), np.uint8), "y": LABELS}, "channels cannot be told"),
-        ({"x": np.zeros((4, 3, 3, 3), np.uint8), "y": LABELS}, "channels cannot be told"),
-        ({"x": np.zeros((4, 9), np.uint8), "y": LABELS}, "channels cannot be told"),
+        ({"x": GREY, "y": LABELS, "class_names": [1, 2, 3]}, "not a list of text"),
+        ({"x": np.zeros((4, 5, 5, 2), np.uint8), "y": LABELS}, "has no clear channel axis"),
+        ({"x": np.zeros((4, 3, 3, 3), np.uint8), "y": LABELS}, "has no clear channel axis"),
+        ({"x": np.zeros((4, 9), np.uint8), "y": LABELS}, "has no clear channel axis"),
     ],
 )
 def test_bad_npz_is_refused(tmp_path: Path, arrays: dict[str, np.ndarray], message: str) -> None:
@@ -91,7 +91,7 @@ def test_damaged_npz_is_refused(tmp_path: Path, damage) -> None:
 
 
 def test_npz_that_is_missing_or_a_single_array(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"own\.npz is not there"):
+    with pytest.raises(DataError, match=r"own\.npz does not exist"):
         data.load(tmp_path / "own.npz")
     with (tmp_path / "own.npz").open("wb") as file:
         np.save(file, GREY)
@@ -140,14 +140,14 @@ def test_image_folder_reads_lazily_and_names_the_broken_image(tmp_path: Path) ->
     (tmp_path / "red" / "c.png").write_bytes(b"no image")
     dataset = data.load(tmp_path)
     for index, name in ((2, "b.PNG"), (3, "c.png")):
-        with pytest.raises(DataError, match=f"{name} is no readable image"):
+        with pytest.raises(DataError, match=f"{name} is not a readable image"):
             dataset[index]
 
 
 def test_image_folder_without_images_or_with_other_splits(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="holds no images"):
+    with pytest.raises(DataError, match="has no images"):
         data.load(tmp_path)
     write_folder(tmp_path / "val")
     assert len(data.load(tmp_path, split="val")) == 3
-    with pytest.raises(DataError, match="no split 'test' but val"):
+    with pytest.raises(DataError, match="no split 'test', only val"):
         data.load(tmp_path)

@@ -112,13 +112,13 @@ def test_images_stay_on_disk(tmp_path):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("mnist-c", r"mnist-c is no single dataset: .* name one as mnist-c/fog, or take them all by `smoothcert corr"),
+        ("mnist-c", r"mnist-c is not a single dataset: .* name one as mnist-c/fog, or use all with `smoothcert corr"),
         ("cifar10-c/fog", "name one as cifar10-c/fog/3"),
-        ("mnist-c/fog/3", "mnist-c/fog/3 is no single dataset"),
+        ("mnist-c/fog/3", "mnist-c/fog/3 is not a single dataset"),
         ("mnist-c/frog", "unknown corruption of mnist-c 'frog'; did you mean 'fog'"),
         ("cifar10-c/zigzag/1", "unknown corruption of cifar10-c 'zigzag'"),
-        ("cifar10-c/fog/6", "severity 6 is not one of cifar10-c: use one of 1 to 5"),
-        ("cifar10-c/fog/x", "severity x is not one of"),
+        ("cifar10-c/fog/6", "cifar10-c has no severity 6; use 1 to 5"),
+        ("cifar10-c/fog/x", "cifar10-c has no severity x"),
     ],
 )
 def test_names_that_are_no_set(tmp_path, name, message):
@@ -129,7 +129,7 @@ def test_names_that_are_no_set(tmp_path, name, message):
 def test_suites_refuse_what_they_do_not_have(tmp_path):
     write_mnist_c(tmp_path / "mnist-c")
     write_cifar_c(tmp_path / "cifar10-c")
-    with pytest.raises(UsageError, match="the corruptions of mnist-c come in one severity; leave the severities out"):
+    with pytest.raises(UsageError, match="the corruptions of mnist-c have a single severity; leave the severities out"):
         load_suite("mnist-c", severities=[1], root=tmp_path)
     with pytest.raises(UsageError, match="unknown corruption of mnist-c 'snow'"):
         load_suite("mnist-c", types=["snow"], root=tmp_path)
@@ -159,13 +159,13 @@ LABELS = np.zeros(5 * COUNT, dtype=np.int64)
 @pytest.mark.parametrize(
     ("name", "array", "message"),
     [
-        ("fog", IMAGES[1:], r"fog.npy holds an array of shape \(19, 32, 32, 3\), not \(20, 32, 32, 3\)"),
+        ("fog", IMAGES[1:], r"fog.npy has an array of shape \(19, 32, 32, 3\), not \(20, 32, 32, 3\)"),
         ("fog", IMAGES.transpose(0, 3, 1, 2), r"shape \(20, 3, 32, 32\), not"),
-        ("fog", IMAGES.astype(np.float32), "holds numbers of type float32, not uint8"),
-        ("labels", LABELS[:-1], r"labels.npy holds an array of shape \(19,\), not \(20,\)"),
-        ("labels", LABELS.astype(float), "holds numbers of type float64, not whole numbers"),
-        ("labels", LABELS + 10, "has label 10 at image 0, where only 0 to 9 are classes"),
-        ("fog", np.array([{}], dtype=object), "no whole .npy file of plain numbers .*Python objects"),
+        ("fog", IMAGES.astype(np.float32), "has numbers of type float32, not uint8"),
+        ("labels", LABELS[:-1], r"labels.npy has an array of shape \(19,\), not \(20,\)"),
+        ("labels", LABELS.astype(float), "has numbers of type float64, not whole numbers"),
+        ("labels", LABELS + 10, "has label 10 at image 0, but classes are 0 to 9"),
+        ("fog", np.array([{}], dtype=object), "not a complete .npy file of numbers .*Python objects"),
     ],
 )
 def test_arrays_that_do_not_fit(tmp_path, name, array, message):
@@ -180,7 +180,7 @@ def test_files_that_are_no_array(tmp_path, content):
     write_cifar_c(tmp_path / "cifar10-c")
     path = tmp_path / "cifar10-c" / "fog.npy"
     path.write_bytes(path.read_bytes()[:-1] if content is None else content)
-    with pytest.raises(DataError, match=r"fog.npy is no whole .npy file of plain numbers .*: download it again"):
+    with pytest.raises(DataError, match=r"fog.npy is not a complete .npy file of numbers .*: download it again"):
         data.load("cifar10-c/fog/1", root=tmp_path)
     np.savez(path.with_suffix(".npz"), x=IMAGES)
     path.with_suffix(".npz").rename(path)

@@ -166,7 +166,7 @@ def test_other_faults_of_inputs(healthy):
     assert "Input 25" in look(healthy, [*TEST[:250], *[(torch.rand(3, 9, 9), 0)] * 50])["shapes"].detail
     threes = [(x, y) for x, y in TEST if y == 3]
     same = look(healthy, threes)["labels"]
-    assert (same.level, same.detail) == (Level.WARNING, f"All {len(threes)} inputs looked at have label 3.")
+    assert (same.level, same.detail) == (Level.WARNING, f"All {len(threes)} examined inputs have label 3.")
 
 
 def test_labels_are_compared_with_the_classes_of_the_model(healthy):
@@ -355,5 +355,5 @@ def test_what_cannot_be_examined_is_refused(healthy):
     smoothed = Smoothed(healthy, Gaussian(SIGMA))
     with pytest.raises(UsageError, match="no input selected"):
         examine(smoothed, TEST, start=1_000)
-    with pytest.raises(UsageError, match="a dataset must give tensors"):
+    with pytest.raises(UsageError, match="not a tensor or an array"):
         examine(smoothed, [("image.png", 0)] * 3)

@@ -58,7 +58,7 @@ WRONG = {
     "start beyond the end": (["--start", "10000"], "no input selected"),
     "every 0": (["--every", "0"], "every must be at least 1"),
     "shard 3 of 2": (["--shard", "3/2"], "no shard 3/2"),
-    "more shards than inputs": (["--shard", "1/3"], "2 inputs make no 3 shards"),
+    "more shards than inputs": (["--shard", "1/3"], "2 inputs cannot fill 3 shards"),
     "Ray's option without Ray": (["--ray-workers", "2"], "give --ray too"),
     "spread without members": (["--ray", "local", "--ray-spread"], "ensemble"),
     "an option of another procedure": (["--procedure", "cohen", "--radius", "0.5"], "--radius is an option of"),

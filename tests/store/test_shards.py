@@ -60,7 +60,7 @@ def test_shards_are_disjoint_alike_and_complete():
         ((0, 3), "there is no shard 0/3; shards are numbered from 1/3 to 3/3"),
         ((4, 3), "there is no shard 4/3"),
         ((1, 0), "there is no shard 1/0"),
-        ((1, 21), "20 inputs make no 21 shards; take at most 20"),
+        ((1, 21), "20 inputs cannot fill 21 shards; use at most 20"),
     ],
 )
 def test_shards_that_do_not_exist(tmp_path, shard, match):

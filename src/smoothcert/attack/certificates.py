@@ -1,4 +1,4 @@
-"""The certificates of attacked inputs: read from a run, or made here; and their contradictions to an attack."""
+"""Certificates of attacked inputs, from a run or made here, and contradictions between them and the attack."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_CASES = 10
 
 
 class Certified(NamedTuple):
-    """What a certificate says of an input: this class (or ``ABSTAIN``) within this ℓ2 radius, with error ``alpha``."""
+    """A certificate: this class (or ``ABSTAIN``) within this ℓ2 radius, with error probability ``alpha``."""
 
     label: int
     radius: float
@@ -28,24 +28,21 @@ class Certified(NamedTuple):
 
 
 def certified_by_run(run: Run, smoothed: Smoothed, dataset: Dataset, indices: Sequence[int]) -> dict[int, Certified]:
-    """What a run proved about each of these inputs.
+    """Return the certificates of a run for these inputs.
 
     Raises:
         UsageError: If the run is about another classifier or dataset, or lacks one of the inputs.
     """
     _refuse_other(run, smoothed, dataset)
-    table = run.table()
-    index, label, radius, alpha, norm = (
-        table[column].to_pylist() for column in ("index", "predict", "radius", "alpha", "norm")
-    )
-    if set(norm) - {Norm.L2.value}:
-        raise UsageError(f"{run.path} proves radii in another norm than ℓ2, which the attack is about.")
-    certified = dict(zip(index, map(Certified, label, radius, alpha), strict=True))
+    rows = run.table(["predict", "radius", "alpha", "norm"]).to_pylist()
+    if {row["norm"] for row in rows} - {Norm.L2.value}:
+        raise UsageError(f"{run.path} has radii in another norm than ℓ2, the norm of the attack.")
+    certified = {row["index"]: Certified(row["predict"], row["radius"], row["alpha"]) for row in rows}
     missing = [index for index in indices if index not in certified]
     if missing:
         raise UsageError(
             f"{run.path} has no row for {len(missing)} of the {len(indices)} inputs chosen, such as {missing[0]}; "
-            "certify them, or choose inputs it has."
+            "certify them, or choose other inputs."
         )
     return certified
 
@@ -61,11 +58,7 @@ def certify_inputs(
 
 
 def refuse_contradictions(results: Sequence[AttackResult], certified: Mapping[int, Certified], alpha: float) -> None:
-    """Refuse certificates that an attack contradicts.
-
-    Raises:
-        SmoothcertError: If there are any.
-    """
+    """Raise a SmoothcertError if the attack contradicts a certificate."""
     found = {
         r.index: r for r in reversed(results) if r.contradicts(certified[r.index].label, certified[r.index].radius)
     }
@@ -79,9 +72,9 @@ def refuse_contradictions(results: Sequence[AttackResult], certified: Mapping[in
     more = f" and {len(cases) - _MOST_CASES} more" if len(cases) > _MOST_CASES else ""
     raise SmoothcertError(
         f"CONTRADICTION of certificate and attack at {', '.join(cases[:_MOST_CASES])}{more}; each certificate may be "
-        f"wrong with probability {max(certified[index].alpha for index in found):g} and each judgement with {alpha:g}, "
-        f"so {len(found)} of {len({result.index for result in results})} inputs are either that rare chance, or "
-        "certificates that belong to another model, or a fault in computing one of the two."
+        f"wrong with probability {max(certified[index].alpha for index in found):g} and each answer of PREDICT with "
+        f"{alpha:g}, so {len(found)} of {len({result.index for result in results})} inputs are either such rare "
+        "errors, or certificates of another model, or a bug."
     )
 
 
@@ -89,9 +82,9 @@ def _refuse_other(run: Run, smoothed: Smoothed, dataset: Dataset) -> None:
     """Refuse a run whose certificates are not about this smoothed classifier on this dataset."""
     config = run.config
     if config["kind"] != "certification":
-        raise UsageError(f"{run.path} is an {config['kind']} log, which does not say of which model; leave out --run.")
+        raise UsageError(f"{run.path} is an {config['kind']} log, which does not record its model; leave out --run.")
     if "shard" in config["inputs"]:
-        raise UsageError(f"{run.path} is one shard of a run; unite all of them with `smoothcert merge` first.")
+        raise UsageError(f"{run.path} is one shard of a run; merge all shards with `smoothcert merge` first.")
     identity = model_identity(smoothed.model)
     about = {
         "model": (config["model"], {key: identity[key] for key in config["model"] if key in identity}),
@@ -106,12 +99,12 @@ def _refuse_other(run: Run, smoothed: Smoothed, dataset: Dataset) -> None:
         if sides[0] != sides[1]:
             there, here = (" ".join(str(value)[:12] for value in side.values()) for side in sides)
             raise UsageError(
-                f"{run.path} is about another {what} ({there} there, {here} here); give the run that fits, or no --run."
+                f"{run.path} is about another {what} ({there} there, {here} here); give the right run, or no --run."
             )
     if config["data"] != data_fingerprint(dataset, select(len(dataset), **config["inputs"])):
         raise UsageError(f"{run.path} is about other inputs under the name {dataset.name}; leave out --run.")
 
 
 def _without_grid(noise: Mapping[str, Any]) -> dict[str, Any]:
-    """A noise but for its grid: an attack goes to points between those of a grid."""
+    """Drop the grid: the attack may go to points between those of a grid."""
     return {key: value for key, value in noise.items() if key != "grid"}

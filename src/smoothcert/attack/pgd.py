@@ -1,12 +1,12 @@
-"""PGD against the smoothed classifier: an upper bound on its robust accuracy, as certificates give a lower bound.
+"""PGD against the smoothed classifier: an upper bound on its robust accuracy, as certificates are a lower bound.
 
-The attack is PGD on the soft smoothed classifier (Salman et al., 2019). The point it ends at is judged by PREDICT
-(Cohen, Rosenfeld and Kolter, 2019) with noise the attack has not seen. An input is **broken** at r when PREDICT is sure
-of a class other than the label at a point within r: at the input itself, or where the attack at r or at a smaller
-radius ended. **Empirical accuracy** is the share of inputs that are not broken. PREDICT abstaining breaks nothing, for
-the smoothed classifier may well answer the label there; such inputs are counted apart. So empirical accuracy bounds the
-true robust accuracy from above, as certified accuracy does from below, and an input that is both certified and broken
-at r is a contradiction: the certificate or PREDICT was wrong, which each of them may be with probability α.
+The attack is PGD on the soft smoothed classifier (Salman et al., 2019). PREDICT (Cohen, Rosenfeld and Kolter, 2019)
+judges its end point with noise the attack has not seen. An input is **broken** at r when PREDICT returns a class other
+than the label at a point within r: at the input itself, or at the end of the attack at r or a smaller radius.
+**Empirical accuracy** is the share of inputs that are not broken. An abstention breaks nothing, because the smoothed
+classifier may still return the label there; such inputs are counted separately. So empirical accuracy bounds the true
+robust accuracy from above, as certified accuracy does from below, and an input that is both certified and broken at r
+is a contradiction: the certificate or PREDICT is wrong, each with probability at most α.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch import Generator, Tensor
 
 from smoothcert.certify import Cohen, Smoothed
 from smoothcert.certify.smoothed import fresh_seed
-from smoothcert.data.subset import Indexable, select
+from smoothcert.data.subset import Indexable, labelled_input, select
 from smoothcert.sampling import PREDICTION
 from smoothcert.sampling.seeds import block_seed
 from smoothcert.stats import top_class_p_value
@@ -35,7 +35,7 @@ from smoothcert.types import ABSTAIN, Norm, Prediction, UsageError
 
 
 class AttackOutcome(str, Enum):
-    """What PREDICT says where the attack ended: the label, nothing, or surely another class."""
+    """The answer of PREDICT at the end of the attack: the label, an abstention, or another class."""
 
     CORRECT = "correct"
     ABSTAINED = "abstained"
@@ -44,20 +44,17 @@ class AttackOutcome(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class AttackSettings:
-    """How hard to attack, and how to judge.
+    """Settings of the attack and of PREDICT.
 
     Args:
         steps: Gradient steps T, of length 2r/T.
         copies: Noisy copies of an input behind each gradient.
-        restarts: Attacks on each input: the first begins at the input, the others on the sphere around it. The one
-            with the largest loss at its end is judged: PREDICT answers once per input and radius.
+        restarts: Attacks on each input: the first starts at the input, the others on the sphere around it. PREDICT
+            judges only the one with the largest loss at its end.
         fresh_noise: Whether each step draws new noise, which makes the stronger attack, or all steps share theirs.
         votes: Votes of PREDICT.
         alpha: Probability that an answer of PREDICT is wrong.
         rows: Noisy copies per forward pass of the attack, at least those of one input; does not change the noise.
-
-    Raises:
-        UsageError: If a number is out of range, or the votes are too few for PREDICT ever to be sure.
     """
 
     steps: int = 20
@@ -74,7 +71,7 @@ class AttackSettings:
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise UsageError(f"{name} must be a whole number of at least 1, got {value!r}.")
         if top_class_p_value(self.judge.n, 0) > self.alpha:
-            raise UsageError(f"{self.votes} votes can never be sure of a class at alpha = {self.alpha:g}; take more.")
+            raise UsageError(f"{self.votes} votes always abstain at alpha = {self.alpha:g}; use more votes.")
 
     @property
     def judge(self) -> Cohen:
@@ -84,28 +81,21 @@ class AttackSettings:
 
 @dataclass(frozen=True, eq=False)
 class AttackResult:
-    """How one input stood the attack at one radius.
+    """The result of the attack on one input at one ℓ2 radius.
 
-    Attributes:
-        index: The input's index.
-        label: Its true class.
-        radius: The ℓ2 radius.
-        outcome: What became of it.
-        prediction: PREDICT's answer at the adversarial input.
-        distance: How far that is from the input. A broken input keeps what broke it first at every larger radius.
-        adversarial: The adversarial input, on the CPU, unless it was not to be kept.
+    A broken input keeps its first adversarial input at every larger radius.
     """
 
     index: int
-    label: int
+    label: int  # the true class
     radius: float
     outcome: AttackOutcome
-    prediction: Prediction
-    distance: float
-    adversarial: Tensor | None
+    prediction: Prediction  # of PREDICT at the adversarial input
+    distance: float  # from the input to the adversarial input
+    adversarial: Tensor | None  # on the CPU; None if ``keep`` is false
 
     def contradicts(self, label: int, radius: float) -> bool:
-        """Whether PREDICT is sure of a class other than ``label``, which was proved within ``radius``, inside it."""
+        """Return whether PREDICT returns a class other than the certified ``label`` within the certified ``radius``."""
         return self.distance < radius and len({label, self.prediction.label, ABSTAIN}) == 3
 
 
@@ -119,7 +109,7 @@ def attack_input(
     seed: int | None = None,
     index: int = 0,
 ) -> AttackResult:
-    """Attack the smoothed classifier at one input of class ``y``; the rest is as in :func:`attack_dataset`.
+    """Attack the smoothed classifier at one input of class ``y``, as :func:`attack_dataset` does.
 
     Example:
         >>> from smoothcert import Gaussian
@@ -128,7 +118,7 @@ def attack_input(
         ['correct', 'broken']
     """
     attack = _Attack(smoothed, [radius], settings or AttackSettings(), seed)
-    target = attack.target(index, x, y)
+    target = attack.target(index, x, int(y))
     attack.require_gradient(target.x)
     return attack.batch([target])[0]
 
@@ -146,34 +136,28 @@ def attack_dataset(
     progress: bool = True,
     keep: bool = True,
 ) -> list[AttackResult]:
-    """Attack the smoothed classifier at inputs ``start``, ``start + every``, … of a dataset.
+    """Attack the smoothed classifier at inputs ``start``, ``start + every``, … below ``stop`` of a dataset.
 
-    All noise is a function of (seed, index, radius, restart, step): other inputs, other radii and batches change none.
+    All noise is a function of (seed, index, radius, restart, step) and independent of other inputs, radii and batches.
 
     Args:
         smoothed: The smoothed classifier; its model must be differentiable by PyTorch.
-        dataset: Anything with a length and (input, label) pairs by index.
         radii: The ℓ2 radii, in any order.
-        settings: How hard; ``AttackSettings()`` by default.
-        every: Use every N-th input.
-        start: The first input.
-        stop: The end of the inputs, exclusive; the dataset's length by default.
         seed: The seed of all noise; a fresh one by default.
-        progress: Whether to show a progress bar on stderr.
         keep: Whether the results keep the adversarial inputs.
 
     Returns:
         One result per input and radius, by index and then by radius.
 
     Raises:
-        UsageError: If nothing is selected, an argument is not as it must be, or the model gives no gradient.
+        UsageError: If nothing is selected, an argument is invalid, or the model has no gradient.
     """
     indices = select(len(dataset), every=every, start=start, stop=stop)
     attack = _Attack(smoothed, radii, settings or AttackSettings(), seed)
-    first = attack.target(indices[0], *dataset[indices[0]])
+    first = attack.target(indices[0], *labelled_input(dataset, indices[0]))
     attack.require_gradient(first.x)
     smoothed.prepare(first.x, samples=len(indices) * (1 + len(attack.radii)) * attack.settings.votes)
-    results = attack.batches(attack.target(index, *dataset[index]) for index in indices)
+    results = attack.batches(attack.target(index, *labelled_input(dataset, index)) for index in indices)
     total = len(indices) * len(attack.radii)
     shown = track(results, "attack", total, console=Console(stderr=True), disable=not progress)
     return [result if keep else replace(result, adversarial=None) for result in shown]
@@ -187,7 +171,7 @@ class _Target:
 
 
 class _Attack:
-    """The attack with everything fixed but the inputs."""
+    """An attack on any inputs with fixed settings."""
 
     def __init__(self, smoothed: Smoothed, radii: Sequence[float], settings: AttackSettings, seed: int | None) -> None:
         if not radii or not all(math.isfinite(radius) and radius > 0 for radius in radii):
@@ -197,14 +181,14 @@ class _Attack:
         self.radii = sorted({float(radius) for radius in radii})
         self.model = smoothed.sealed()
 
-    def target(self, index: int, x: Any, label: Any) -> _Target:
+    def target(self, index: int, x: Any, label: int) -> _Target:
         tensor, classes = self.smoothed.check(x), self.smoothed.num_classes or 0
-        if not 0 <= int(label) < classes:
-            raise UsageError(f"input {index} has label {int(label)}, but the model has {classes} classes.")
-        return _Target(index, tensor, int(label))
+        if not 0 <= label < classes:
+            raise UsageError(f"input {index} has label {label}, but the model has {classes} classes.")
+        return _Target(index, tensor, label)
 
     def require_gradient(self, x: Tensor) -> None:
-        """Refuse a model that no gradient goes through."""
+        """Refuse a model without a gradient."""
         at = (x + self._draw(x, Generator(x.device).manual_seed(0))).requires_grad_(True)
         slope, reason = None, "it is zero"
         try:
@@ -215,10 +199,10 @@ class _Attack:
         except (RuntimeError, TypeError, ValueError) as error:
             reason = str(error).strip().partition("\n")[0].rstrip(".")
         if slope is None or not slope.any():
-            raise UsageError(f"the model gives no gradient by its input ({reason}), which the attack needs.")
+            raise UsageError(f"the model has no gradient by its input ({reason}), which the attack needs.")
 
     def batches(self, targets: Iterable[_Target]) -> Iterator[AttackResult]:
-        """Attack as many inputs of one shape at a time as a forward pass has room for."""
+        """Attack inputs in batches of one shape that fit into a forward pass."""
         waiting: list[_Target] = []
         for target in targets:
             full = len(waiting) >= self.settings.rows // self.settings.copies
@@ -229,7 +213,7 @@ class _Attack:
         yield from self.batch(waiting)
 
     def batch(self, targets: Sequence[_Target]) -> list[AttackResult]:
-        """Attack these inputs at every radius, the smallest first; the broken ones stay so, as the point fits."""
+        """Attack inputs at every radius, the smallest first; a broken input stays broken at larger radii."""
         latest = self._judge(targets, [target.x for target in targets])
         results: list[AttackResult] = []
         for radius in self.radii:
@@ -240,7 +224,7 @@ class _Attack:
         return sorted(results, key=lambda result: result.index)
 
     def _climb(self, targets: Sequence[_Target], radius: float) -> list[Tensor]:
-        """Where ascent ends: of several restarts, the end with the largest loss under noise that is new to all."""
+        """Return the ends of the ascent; of several restarts, the one with the largest loss under new noise."""
         with torch.no_grad():
             ends = torch.stack([self._ascend(targets, radius, restart) for restart in range(self.settings.restarts)])
             loss = self._loss(targets, radius, len(ends), 0)
@@ -258,14 +242,14 @@ class _Attack:
             if step == 0 or self.settings.fresh_noise:
                 loss = self._loss(targets, radius, restart, step)
             moved = ascend(loss, at, steps=1, step=2 * radius / steps, radius=radius, center=x, clamp=clamp)
-            at = torch.where(moved.isfinite(), moved, at)  # a gradient that is no number moves nothing
+            at = torch.where(moved.isfinite(), moved, at)  # an invalid gradient moves nothing
         return at
 
     def _loss(self, targets: Sequence[_Target], radius: float, restart: int, step: int) -> Objective:
         noise = [self._draw(t.x, self._generator(t, radius, restart, step)) for t in targets]
         labels = torch.tensor([target.label for target in targets], device=noise[0].device)
         loss = smoothed_nll(self.model, torch.stack(noise, dim=1), labels)
-        uplift = torch.finfo(noise[0].dtype).max ** 0.3  # a sure model's gradient is so small as to pass for zero
+        uplift = torch.finfo(noise[0].dtype).max ** 0.3  # the gradient of a confident model underflows
         return lambda x: uplift * loss(x)
 
     def _draw(self, x: Tensor, generator: Generator) -> Tensor:
@@ -273,7 +257,7 @@ class _Attack:
         return self.smoothed.noise.sample(torch.zeros_like(x), copies, generator)
 
     def _generator(self, target: _Target, radius: float, restart: int, step: int) -> Generator:
-        """Noise for one use: a block of PREDICT's stage beyond those PREDICT can ask for."""
+        """Return noise for one use: a block of PREDICT's stage beyond those PREDICT can reach."""
         use = hashlib.blake2b(struct.pack("<dQq", radius, restart, step), digest_size=8).digest()
         block = 2**26 + int.from_bytes(use, "little") % 2**26
         return Generator(target.x.device).manual_seed(block_seed(self.seed, target.index, PREDICTION, block))
@@ -291,7 +275,7 @@ class _Attack:
         return results
 
     def _within(self, x: Tensor, point: Tensor, radius: float) -> Tensor:
-        """The point, drawn towards ``x`` until it is inside the ball, rounding included; on the noise's grid."""
+        """Move a point towards ``x`` until it is inside the ball after rounding, and on the grid of the noise."""
         for slack in (1e-6, 1e-4, 1e-2, 0.1, 0.3):
             inside = (x.double() + shorten((point.double() - x.double())[None], radius * (1 - slack))[0]).to(x.dtype)
             inside = self.smoothed.noise.nearest(inside)

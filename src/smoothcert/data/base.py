@@ -1,4 +1,4 @@
-"""What a dataset is, and the one kept in memory."""
+"""The dataset protocol, and datasets in memory."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ import torch
 from numpy.typing import NDArray
 
 from smoothcert.types import DataError, UsageError
+
+Arrays = tuple[NDArray[Any], NDArray[Any]]
+"""Images (count, channels, height, width) and labels."""
 
 
 class Dataset(Protocol):
@@ -34,7 +37,7 @@ class Dataset(Protocol):
 
     @property
     def levels(self) -> int | None:
-        """The number of steps from 0 to 1 whose multiples all values are: 255 for 8-bit images; None if unknown."""
+        """The n such that all values are multiples of 1/n: 255 for 8-bit images; None if unknown."""
         ...
 
     def __len__(self) -> int: ...
@@ -43,19 +46,7 @@ class Dataset(Protocol):
 
 
 class ArrayDataset:
-    """Images held in memory as they were stored, and turned into float32 when asked for.
-
-    Args:
-        images: Images (count, channels, height, width), uint8 or float32.
-        labels: One class per image.
-        name: The name of the dataset.
-        split: The split the images belong to.
-        class_names: The name of each class; their number is the number of classes.
-        scale: The stored value that stands for 1.
-
-    Raises:
-        UsageError: If images and labels do not fit each other.
-    """
+    """Images (count, channels, height, width) in memory, uint8 or float32; items are float32, divided by ``scale``."""
 
     def __init__(
         self,
@@ -68,12 +59,11 @@ class ArrayDataset:
         scale: float = 255.0,
     ) -> None:
         if images.ndim != 4 or labels.shape != (len(images),):
-            raise UsageError(f"images {images.shape} and labels {labels.shape} do not fit: use (N, C, H, W) and (N,).")
-        self._images = images
-        self._labels = labels.astype(np.int64)
-        self._scale = scale
-        self.name = name
-        self.split = split
+            raise UsageError(
+                f"images {images.shape} and labels {labels.shape} do not match; use (N, C, H, W) and (N,)."
+            )
+        self._images, self._labels, self._scale = images, labels.astype(np.int64), scale
+        self.name, self.split = name, split
         self.class_names = tuple(class_names)
         self.num_classes = len(self.class_names)
         self.levels = int(scale) if images.dtype == np.uint8 and scale == int(scale) else None
@@ -88,7 +78,7 @@ class ArrayDataset:
         return self._scaled(self._images[i]), int(self._labels[i])
 
     def arrays(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """All images (float32, NCHW, in [0, 1]) and all labels (int64)."""
+        """Return all images (float32, NCHW, in [0, 1]) and all labels (int64)."""
         return self._scaled(self._images), torch.tensor(self._labels)
 
     def _scaled(self, images: NDArray[Any]) -> torch.Tensor:
@@ -96,11 +86,7 @@ class ArrayDataset:
 
 
 def checked_index(index: SupportsIndex, length: int) -> int:
-    """The index as an int; negative ones are refused, so that an index always names one image.
-
-    Raises:
-        IndexError: If the index is not in ``range(length)``.
-    """
+    """Return the index as an int, or raise an IndexError; negative ones too, so that each image has one index."""
     i = operator.index(index)
     if not 0 <= i < length:
         raise IndexError(f"index {i} is not among the {length} images")
@@ -108,15 +94,11 @@ def checked_index(index: SupportsIndex, length: int) -> int:
 
 
 def check_labels(labels: NDArray[Any], num_classes: int, path: Path) -> None:
-    """Refuse labels that are no class.
-
-    Raises:
-        DataError: If a label is negative or not below ``num_classes``.
-    """
-    wrong = (labels < 0) | (labels >= num_classes)
-    if wrong.any():
-        first = int(np.argmax(wrong))
+    """Raise a DataError unless all labels are in ``range(num_classes)``."""
+    invalid = (labels < 0) | (labels >= num_classes)
+    if invalid.any():
+        first = int(np.argmax(invalid))
         raise DataError(
-            f"{path} has label {int(labels[first])} at image {first}, where only 0 to {num_classes - 1} are classes; "
-            "replace the file by a good copy."
+            f"{path} has label {int(labels[first])} at image {first}, but classes are 0 to {num_classes - 1}; "
+            "replace the file with an intact copy."
         )

@@ -13,37 +13,31 @@ import torch
 from PIL import Image
 
 from smoothcert.data.base import checked_index
+from smoothcert.data.layout import subfolders
 from smoothcert.types import DataError
 
 EXTENSIONS = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 SPLITS = ("train", "val", "test")
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-"""What is read, whatever a file is called: other formats of Pillow start programs, such as Ghostscript."""
+"""The accepted formats, whatever the file name: other formats of Pillow start programs, such as Ghostscript."""
 MOST_PIXELS = 89_000_000
-"""What an image may have, before and after resizing; about a gigabyte is needed for as many."""
+"""The limit for an image, before and after resizing; this many pixels need about a gigabyte."""
 SHORT_SIDE = 256
 CROP = 224
 
 
 class ImageFolder:
-    """Images read from disk when asked for: short side resized to 256 (bilinear), centre crop of 224, RGB.
+    """Images read from disk on access: short side resized to 256 (bilinear), centre crop of 224, RGB.
 
     The classes are the subfolders of ``path``, or of ``path/split`` if that one has subfolders, in sorted order.
-
-    Args:
-        path: The folder.
-        split: The split.
-
-    Raises:
-        DataError: If there is no image, or the folder has other splits only.
     """
 
     def __init__(self, path: Path, split: str) -> None:
         top = _split_folder(path, split)
-        classes = _subfolders(top)
+        classes = subfolders(top)
         self._items = [(file, label) for label, folder in enumerate(classes) for file in _images(folder)]
         if not self._items:
-            raise DataError(f"{top} holds no images in subfolders; give a folder with one subfolder for each class.")
+            raise DataError(f"{top} has no images in subfolders; give a folder with one subfolder for each class.")
         self.name = path.resolve().name
         self.split = split
         self.class_names = tuple(folder.name for folder in classes)
@@ -55,48 +49,26 @@ class ImageFolder:
         return len(self._items)
 
     def __getitem__(self, index: SupportsIndex) -> tuple[torch.Tensor, int]:
-        path, label = self._items[checked_index(index, len(self))]
-        return read_image(path), label
+        return self._read(index, _center_crop)
 
     def random_crop(self, index: SupportsIndex, generator: np.random.Generator) -> tuple[torch.Tensor, int]:
-        """An image cut, scaled and flipped at random, as usual in training on ImageNet, and its class.
+        """Return an image, randomly cropped, scaled and flipped as usual for ImageNet, and its class."""
+        return self._read(index, lambda image: _random_crop(image, generator))
 
-        Args:
-            index: The image.
-            generator: The source of randomness.
-
-        Returns:
-            A float32 tensor (3, 224, 224) in [0, 1], and the class.
-        """
+    def _read(self, index: SupportsIndex, crop: Callable[[Image.Image], Image.Image]) -> tuple[torch.Tensor, int]:
         path, label = self._items[checked_index(index, len(self))]
-        return read_image(path, lambda image: _random_crop(image, generator)), label
-
-
-def read_image(path: Path, cut: Callable[[Image.Image], Image.Image] | None = None) -> torch.Tensor:
-    """Read, resize and crop one image.
-
-    Args:
-        path: The file.
-        cut: Makes an image 224×224; by default its centre, the short side resized to 256 before.
-
-    Returns:
-        A float32 tensor (3, 224, 224) in [0, 1].
-
-    Raises:
-        DataError: If the file is no readable image.
-    """
-    try:
-        content = io.BytesIO(path.read_bytes())  # of which a decoder can ask no more than there is
-        with Image.open(content, formats=FORMATS) as file:
-            _check_size(file)
-            image = (cut or _center_crop)(file.convert("RGB"))
-    except Exception as error:  # the decoders raise many kinds of errors on damaged files
-        raise DataError(f"{path} is no readable image ({error}): replace it or remove it.") from error
-    return torch.from_numpy(np.array(image)).permute(2, 0, 1).float().div_(255).contiguous()
+        try:
+            content = io.BytesIO(path.read_bytes())  # so that a decoder cannot request more than the file has
+            with Image.open(content, formats=FORMATS) as file:
+                _check_size(file)
+                image = crop(file.convert("RGB"))
+        except Exception as error:  # the decoders raise many kinds of errors on damaged files
+            raise DataError(f"{path} is not a readable image ({error}): replace it or remove it.") from error
+        return torch.from_numpy(np.array(image)).permute(2, 0, 1).float().div_(255).contiguous(), label
 
 
 def _check_size(image: Image.Image) -> None:
-    """Refuse an image that would not fit into memory; nothing but its header was read so far."""
+    """Refuse an image that needs too much memory; only its header has been read so far."""
     width, height = image.size
     short = min(width, height)
     if short < 1 or max(width * height, SHORT_SIDE**2 * width * height // short**2) > MOST_PIXELS:
@@ -112,32 +84,28 @@ def _center_crop(image: Image.Image) -> Image.Image:
 
 
 def _random_crop(image: Image.Image, generator: np.random.Generator) -> Image.Image:
-    """A part of 8 to 100 % of the area and 3:4 to 4:3 in shape (Szegedy et al., 2015), flipped or not."""
+    """Crop 8 to 100 % of the area at an aspect ratio of 3:4 to 4:3 (Szegedy et al., 2015); flip half of the images."""
     width, height = image.size
     for _ in range(10):
         area = generator.uniform(0.08, 1.0) * width * height
-        shape = math.exp(generator.uniform(math.log(3 / 4), math.log(4 / 3)))
-        wide, high = round(math.sqrt(area * shape)), round(math.sqrt(area / shape))
+        ratio = math.exp(generator.uniform(math.log(3 / 4), math.log(4 / 3)))
+        wide, high = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
         if 0 < wide <= width and 0 < high <= height:
             break
     else:
         wide, high = min(width, height), min(width, height)
-    left, top = (int(generator.integers(0, room + 1)) for room in (width - wide, height - high))
+    left, top = (int(generator.integers(0, rest + 1)) for rest in (width - wide, height - high))
     image = image.resize((CROP, CROP), Image.Resampling.BILINEAR, box=(left, top, left + wide, top + high))
     return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if generator.random() < 0.5 else image
 
 
 def _split_folder(path: Path, split: str) -> Path:
-    present = [name for name in SPLITS if (path / name).is_dir() and _subfolders(path / name)]
+    present = [name for name in SPLITS if (path / name).is_dir() and subfolders(path / name)]
     if split in present:
         return path / split
     if present:
-        raise DataError(f"{path} has no split '{split}' but {', '.join(present)}; ask for one of these.")
+        raise DataError(f"{path} has no split '{split}', only {', '.join(present)}; use one of these.")
     return path
-
-
-def _subfolders(folder: Path) -> list[Path]:
-    return sorted(f for f in folder.iterdir() if f.is_dir() and not f.name.startswith("."))
 
 
 def _images(folder: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""The IDX files of MNIST and Fashion-MNIST, compressed or not; their pixels as they are, or rounded to 0 and 1."""
+"""The IDX files of MNIST and Fashion-MNIST, compressed or not, with pixels as stored or rounded to 0 and 1."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import io
 import math
 import struct
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from smoothcert.data.base import ArrayDataset, check_labels
-from smoothcert.data.layout import Variant, locate
+from smoothcert.data.base import Arrays, check_labels
+from smoothcert.data.layout import Variant
 from smoothcert.data.registry import DatasetInfo
 from smoothcert.files import unpacked_limit
 from smoothcert.types import DataError
@@ -24,54 +25,35 @@ CHUNK = 1 << 20
 
 
 def idx_files(info: DatasetInfo, split: str) -> list[Variant]:
-    """The image file and the label file of a split."""
-    return [[_spellings(PREFIX[split], "images", 3), _spellings(PREFIX[split], "labels", 1)]]
+    """Return the image file and the label file of a split."""
+    return [[_spellings(f"{PREFIX[split]}-images", 3), _spellings(f"{PREFIX[split]}-labels", 1)]]
 
 
-def load_idx(info: DatasetInfo, split: str, root: Path) -> ArrayDataset:
-    """Read one split from its image file and its label file.
-
-    Raises:
-        DataError: If a file is missing, damaged or does not fit the dataset.
-    """
-    image_path, label_path = locate(info, split, root, idx_files(info, split))
-    images = read_idx(image_path, info.shape[1:])[:, None]
-    labels = read_idx(label_path, ())
+def read_idx(info: DatasetInfo, paths: Sequence[Path]) -> Arrays:
+    """Read an image file and a label file."""
+    image_path, label_path = paths
+    images, labels = _read(image_path, info.shape[1:])[:, None], _read(label_path, ())
     if len(images) != len(labels):
         raise DataError(f"{label_path} has {len(labels)} labels for {len(images)} images: use files of one split.")
     check_labels(labels, info.num_classes, label_path)
-    scale = 255.0
-    if info.binary:
-        images, scale = (images >= 128).astype(np.uint8), 1.0
-    return ArrayDataset(images, labels, name=info.name, split=split, class_names=info.class_names, scale=scale)
+    return (images >= 128).astype(np.uint8) if info.binary else images, labels
 
 
-def read_idx(path: Path, item: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Read an IDX file of unsigned bytes.
+def _read(path: Path, item: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Read an IDX file of unsigned bytes, whose items have the shape ``item``; decompress it if it ends in ``.gz``.
 
-    The content is read in pieces, so that a header that claims too much costs no memory, and no further than a file of
-    its size can hold in earnest.
-
-    Args:
-        path: The file; it is decompressed if its name ends in ``.gz``.
-        item: The shape of each of its items.
-
-    Returns:
-        All items.
-
-    Raises:
-        DataError: If the file is no such file, or holds less or more than its header claims.
+    It reads in chunks, so that a false header allocates no memory, and only up to the limit for unpacked files.
     """
     dimensions = 1 + len(item)
     try:
-        with _open(path) as stream:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as stream:
             header = stream.read(4 * (1 + dimensions))
             if len(header) < 4 * (1 + dimensions):
                 raise DataError(f"{path} is truncated within its header: download it again.")
             magic, count, *shape = struct.unpack(f">{1 + dimensions}I", header)
             if magic != (UNSIGNED_BYTE << 8) + dimensions:
                 raise DataError(
-                    f"{path} is no IDX file of bytes in {dimensions} dimensions: its magic number is {magic}, "
+                    f"{path} is not an IDX file of bytes in {dimensions} dimensions: its magic number is {magic}, "
                     f"not {(UNSIGNED_BYTE << 8) + dimensions}; use the right file."
                 )
             if tuple(shape) != item:
@@ -79,23 +61,19 @@ def read_idx(path: Path, item: tuple[int, ...]) -> NDArray[np.uint8]:
             claimed = count * math.prod(item)
             content = _read_up_to(stream, 1 + min(claimed, unpacked_limit(path.stat().st_size)))
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path} cannot be read, it is truncated or damaged ({error}): download it again.") from error
+        raise DataError(f"{path} is truncated or damaged ({error}): download it again.") from error
     if len(content) != claimed or claimed == 0:
-        held = "more" if len(content) > claimed else str(len(content))
-        raise DataError(f"{path} claims {claimed} bytes of content and holds {held}: download it again.")
+        size = "more" if len(content) > claimed else str(len(content))
+        raise DataError(f"{path} claims {claimed} bytes of content and has {size}: download it again.")
     return np.frombuffer(content, dtype=np.uint8).reshape((count, *item))
 
 
-def _spellings(prefix: str, kind: str, dimensions: int) -> list[str]:
-    return [f"{prefix}-{kind}{dot}idx{dimensions}-ubyte{end}" for end in (".gz", "") for dot in "-."]
-
-
-def _open(path: Path) -> io.BufferedIOBase:
-    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
+def _spellings(stem: str, dimensions: int) -> list[str]:
+    return [f"{stem}{dot}idx{dimensions}-ubyte{end}" for end in (".gz", "") for dot in "-."]
 
 
 def _read_up_to(stream: io.BufferedIOBase, size: int) -> bytearray:
     content = bytearray()
-    while len(content) < size and (piece := stream.read(min(size - len(content), CHUNK))):
-        content += piece
+    while len(content) < size and (chunk := stream.read(min(size - len(content), CHUNK))):
+        content += chunk
     return content

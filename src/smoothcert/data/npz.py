@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from smoothcert.data.arrays import check_claim
 from smoothcert.data.base import ArrayDataset, check_labels
 from smoothcert.files import unpacked_limit
 from smoothcert.types import DataError
@@ -16,6 +17,7 @@ from smoothcert.types import DataError
 CHANNELS = (1, 3)
 MAX_CLASSES = 1_000_000
 KEYS = ("x", "images", "y", "labels", "class_names")
+_HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
 def load_npz(path: Path, split: str) -> ArrayDataset:
@@ -25,38 +27,31 @@ def load_npz(path: Path, split: str) -> ArrayDataset:
         ``x`` or ``images``: uint8, or float in [0, 1]; (N, H, W), (N, H, W, C) or (N, C, H, W) with 1 or 3 channels.
         ``y`` or ``labels``: one integer class per image.
         ``class_names`` (optional): text; without it the classes are 0 to the largest label.
-
-    Args:
-        path: The file.
-        split: The split to call it; the file holds only one.
-
-    Returns:
-        The dataset.
-
-    Raises:
-        DataError: If the file is missing, damaged or holds something else.
     """
     arrays = _read(path)
-    images = _first(arrays, ("x", "images"), path)
-    labels = _first(arrays, ("y", "labels"), path)
+    images, labels = (_first(arrays, keys, path) for keys in (("x", "images"), ("y", "labels")))
     labels = labels[:, 0] if labels.shape[1:] == (1,) else labels
     if images.dtype != np.uint8:
-        images = _unit_floats(images, path)
+        if images.dtype.kind != "f":
+            raise DataError(f"{path} has images of type {images.dtype}; store them as uint8 or as float in [0, 1].")
+        if not ((images >= 0) & (images <= 1)).all():
+            raise DataError(f"{path} has float images with values outside [0, 1]; scale them to [0, 1].")
+        images = images.astype(np.float32)
     images = _channels_first(images, path)
     if labels.dtype.kind not in "iu" or labels.shape != (len(images),) or len(images) == 0:
         raise DataError(
             f"{path} has labels of type {labels.dtype} and shape {labels.shape} for {len(images)} images; "
-            "give one integer for each image."
+            "store one integer for each image."
         )
     check_labels(labels, MAX_CLASSES, path)
     names = arrays.get("class_names", np.arange(int(labels.max()) + 1).astype(str))
-    if names.ndim != 1 or names.dtype.kind != "U":
-        raise DataError(f"{path} has class_names that are no list of text; store one string for each class.")
-    check_labels(labels, len(names), path)
     try:
         class_names = names.tolist()
-    except (SystemError, ValueError) as error:  # numbers that are no letters
-        raise DataError(f"{path} has class_names that are no text ({error}); store one string for each.") from error
+    except (SystemError, ValueError):  # invalid code points
+        class_names = None
+    if names.ndim != 1 or names.dtype.kind != "U" or class_names is None:
+        raise DataError(f"{path} has class_names that are not a list of text; store one string for each class.")
+    check_labels(labels, len(names), path)
     scale = 255.0 if images.dtype == np.uint8 else 1.0
     return ArrayDataset(images, labels, name=path.stem, split=split, class_names=class_names, scale=scale)
 
@@ -66,7 +61,7 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
         with path.open("rb") as start:
             single = start.read(6) == b"\x93NUMPY"
         if single:
-            raise DataError(f"{path} is a single array, no .npz file; save it with np.savez(path, x=..., y=...).")
+            raise DataError(f"{path} is a single array, not an .npz file; save it with np.savez(path, x=..., y=...).")
         with np.load(path, allow_pickle=False) as file:
             keys = [key for key in KEYS if key in file]
             _check_sizes(file, keys, unpacked_limit(path.stat().st_size))
@@ -75,40 +70,35 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
         raise
     except Exception as error:  # the parsers of zip files and of array headers raise nearly anything
         raise DataError(
-            f"{path} cannot be read ({error}): give an .npz file of plain arrays, without pickled objects."
+            f"{path} cannot be read ({error}); use an .npz file of plain arrays, without pickled objects."
         ) from error
 
 
 def _check_sizes(file: Any, keys: list[str], limit: int) -> None:
-    """Refuse arrays that need more memory than a file of this size can stand for."""
+    """Refuse arrays that unpack to too much, or whose header claims more than they have: NumPy allocates that first."""
     members = {name.removesuffix(".npy"): name for name in file.zip.namelist()}
     sizes = [file.zip.getinfo(members[key]).file_size for key in keys]
     if sum(sizes) > limit:
         raise ValueError(f"it would unpack to {sum(sizes)} bytes")
     for key, size in zip(keys, sizes, strict=True):
         with file.zip.open(members[key]) as stream:
-            check_claim(stream, size)
+            version = npy.read_magic(stream)
+            if version not in _HEADERS:  # needed by arrays of named fields only
+                raise ValueError(f"an array has the format version {version}")
+            shape, _, dtype = _HEADERS[version](stream)
+        if any(side < 0 for side in shape) or math.prod(shape) * max(dtype.itemsize, 1) > size:
+            raise ValueError(f"an array claims the shape {shape}, but has {size} bytes")
 
 
 def _first(arrays: dict[str, NDArray[Any]], keys: tuple[str, str], path: Path) -> NDArray[Any]:
     for key in keys:
         if key in arrays:
             return arrays[key]
-    raise DataError(
-        f"{path} has neither the key '{keys[0]}' nor '{keys[1]}'; save it with np.savez(path, x=..., y=...)."
-    )
-
-
-def _unit_floats(images: NDArray[Any], path: Path) -> NDArray[np.float32]:
-    if images.dtype.kind != "f":
-        raise DataError(f"{path} has images of type {images.dtype}; store them as uint8 or as float in [0, 1].")
-    if not ((images >= 0) & (images <= 1)).all():
-        raise DataError(f"{path} has float images with values outside [0, 1]; scale them to [0, 1].")
-    return images.astype(np.float32)
+    raise DataError(f"{path} has no key '{keys[0]}' or '{keys[1]}'; save it with np.savez(path, x=..., y=...).")
 
 
 def _channels_first(images: NDArray[Any], path: Path) -> NDArray[Any]:
-    """Images as NCHW: the side with 1 or 3 entries is the channel; of two such, the one that leaves a square."""
+    """Find the channel axis: the one of length 1 or 3, or if both are, the one that leaves square images."""
     if images.ndim == 3:
         return images[:, None]
     if images.ndim == 4:
@@ -119,6 +109,6 @@ def _channels_first(images: NDArray[Any], path: Path) -> NDArray[Any]:
         if first != last:
             return images if first else np.moveaxis(images, 3, 1)
     raise DataError(
-        f"{path} has images of shape {images.shape}, in which the channels cannot be told; "
-        "store them as (N, H, W), or as (N, C, H, W) or (N, H, W, C) with 1 or 3 channels."
+        f"{path} has images of shape {images.shape}, which has no clear channel axis; store them as (N, H, W), or as "
+        "(N, C, H, W) or (N, H, W, C) with 1 or 3 channels."
     )

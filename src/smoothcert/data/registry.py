@@ -1,11 +1,11 @@
-"""The named datasets: what they hold, where they come from and what the files must hash to."""
+"""The named datasets: contents, origin and checksums."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 IDENTITY = "identity"
-"""The name of the clean set among the types of a suite of corruptions."""
+"""The name of the clean set of a suite of corruptions."""
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -26,23 +26,10 @@ CIFAR100_CLASSES = _words(
     """
 )
 
-FASHION_CLASSES = (
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
-)
+FASHION_CLASSES = (*_words("T-shirt/top Trouser Pullover Dress Coat Sandal Shirt Sneaker Bag"), "Ankle boot")
 
 DIGITS = tuple("0123456789")
 
-MNIST_SITE = "https://ossci-datasets.s3.amazonaws.com/mnist"
-FASHION_SITE = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
 CIFAR_SITE = "https://www.cs.toronto.edu/~kriz"
 ZENODO = "https://zenodo.org/records"
 
@@ -65,12 +52,7 @@ CIFAR_C_MORE_TYPES = _words("gaussian_blur saturate spatter speckle_noise")
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file to download: a file of the dataset itself, or an archive (``archive.SUFFIXES``) to unpack.
-
-    Attributes:
-        url: Where it is.
-        sha256: What its content must hash to.
-    """
+    """A file of a dataset, or an archive to unpack, with the SHA-256 that a download must have."""
 
     url: str
     sha256: str
@@ -82,41 +64,23 @@ class RemoteFile:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetInfo:
-    """A named dataset.
-
-    Attributes:
-        name: The name to load it by.
-        layout: How its files are read: ``idx``, ``cifar``, ``mnist-c``, ``cifar-c`` or ``bundled``.
-        shape: Channels, height and width of an image.
-        train_size: The number of training images.
-        test_size: The number of test images.
-        class_names: The names of the classes, in the order of the labels.
-        source: Origin and licence in a sentence.
-        folders: Folder names its files are looked for in; a download goes to the first.
-        files: What to download.
-        binary: Whether values are rounded to 0 or 1.
-        splits: The splits there are.
-        clean: For a suite of corruptions, the dataset it corrupts. A suite's sizes are those of each of its sets.
-        types: The corruptions a mean is taken over.
-        more_types: Further corruptions of the suite, which the usual mean leaves out.
-        severities: The severities each corruption comes in, none where it comes in one only.
-    """
+    """A named dataset."""
 
     name: str
-    layout: str
-    shape: tuple[int, int, int]
-    train_size: int
+    layout: str  # the file format: idx, cifar, mnist-c, cifar-c or bundled
+    shape: tuple[int, int, int]  # channels, height, width
+    train_size: int  # for a suite of corruptions: the size of each of its sets
     test_size: int
-    class_names: tuple[str, ...]
-    source: str
-    folders: tuple[str, ...] = ()
+    class_names: tuple[str, ...]  # in the order of the labels
+    source: str  # origin and licence, in one sentence
+    folders: tuple[str, ...] = ()  # accepted folder names; downloads go to the first
     files: tuple[RemoteFile, ...] = ()
-    binary: bool = False
+    binary: bool = False  # whether values are rounded to 0 or 1
     splits: tuple[str, ...] = ("train", "test")
-    clean: str | None = None
-    types: tuple[str, ...] = ()
-    more_types: tuple[str, ...] = ()
-    severities: tuple[int, ...] = ()
+    clean: str | None = None  # for a suite of corruptions: the dataset without corruptions
+    types: tuple[str, ...] = ()  # the corruptions of a suite that enter the usual mean
+    more_types: tuple[str, ...] = ()  # its other corruptions
+    severities: tuple[int, ...] = ()  # empty if each corruption has a single severity
 
     @property
     def num_classes(self) -> int:
@@ -129,10 +93,24 @@ class DatasetInfo:
 
     @property
     def folder(self) -> str:
-        """The name of the folder a download goes to."""
+        """The name of the folder for downloads."""
         return self.folders[0] if self.folders else self.name
 
 
+def _idx_files(site: str, *sums: str) -> tuple[RemoteFile, ...]:
+    names = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+    return tuple(RemoteFile(f"{site}/{name}-ubyte.gz", sha256) for name, sha256 in zip(names, sums, strict=True))
+
+
+_DIGITS = DatasetInfo(
+    name="digits",
+    layout="bundled",
+    shape=(1, 8, 8),
+    train_size=1297,
+    test_size=500,
+    class_names=DIGITS,
+    source="Optical Recognition of Handwritten Digits (UCI), as bundled with scikit-learn; CC BY 4.0.",
+)
 _MNIST = DatasetInfo(
     name="mnist",
     layout="idx",
@@ -142,144 +120,96 @@ _MNIST = DatasetInfo(
     class_names=DIGITS,
     source="MNIST by LeCun, Cortes and Burges, from the mirror of the PyTorch project; CC BY-SA 3.0.",
     folders=("mnist", "MNIST"),
+    files=_idx_files(
+        "https://ossci-datasets.s3.amazonaws.com/mnist",
+        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+        "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+    ),
+)
+_MNIST_BINARY = replace(
+    _MNIST,
+    name="mnist-binary",
+    source="MNIST with every pixel rounded to 0 or 1 (Lee et al., 2019), from the files of MNIST; CC BY-SA 3.0.",
+    binary=True,
+)
+_FASHION_MNIST = replace(
+    _MNIST,
+    name="fashion-mnist",
+    class_names=FASHION_CLASSES,
+    source="Fashion-MNIST by Zalando Research (Xiao, Rasul and Vollgraf, 2017); MIT.",
+    folders=("fashion-mnist", "FashionMNIST"),
+    files=_idx_files(
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+        "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+        "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+        "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+        "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+    ),
+)
+_CIFAR10 = DatasetInfo(
+    name="cifar10",
+    layout="cifar",
+    shape=(3, 32, 32),
+    train_size=50_000,
+    test_size=10_000,
+    class_names=CIFAR10_CLASSES,
+    source="CIFAR-10 by Krizhevsky (2009), University of Toronto; no licence stated, cite the technical report.",
+    folders=("cifar10", "cifar-10-batches-bin", "cifar-10-batches-py"),
     files=(
         RemoteFile(
-            f"{MNIST_SITE}/train-images-idx3-ubyte.gz",
-            "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-        ),
-        RemoteFile(
-            f"{MNIST_SITE}/train-labels-idx1-ubyte.gz",
-            "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-        ),
-        RemoteFile(
-            f"{MNIST_SITE}/t10k-images-idx3-ubyte.gz",
-            "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-        ),
-        RemoteFile(
-            f"{MNIST_SITE}/t10k-labels-idx1-ubyte.gz",
-            "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+            f"{CIFAR_SITE}/cifar-10-binary.tar.gz", "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
         ),
     ),
 )
-
-_INFOS = (
-    DatasetInfo(
-        name="digits",
-        layout="bundled",
-        shape=(1, 8, 8),
-        train_size=1297,
-        test_size=500,
-        class_names=DIGITS,
-        source="Optical Recognition of Handwritten Digits (UCI), as bundled with scikit-learn; CC BY 4.0.",
+_CIFAR100 = replace(
+    _CIFAR10,
+    name="cifar100",
+    class_names=CIFAR100_CLASSES,
+    source="CIFAR-100 by Krizhevsky (2009), University of Toronto; no licence stated, cite the technical report.",
+    folders=("cifar100", "cifar-100-binary", "cifar-100-python"),
+    files=(
+        RemoteFile(
+            f"{CIFAR_SITE}/cifar-100-binary.tar.gz", "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec"
+        ),
     ),
+)
+# Zenodo publishes MD5 sums only; these SHA-256 sums are from TensorFlow Datasets.
+_MNIST_C = replace(
     _MNIST,
-    replace(
-        _MNIST,
-        name="mnist-binary",
-        source="MNIST with every pixel rounded to 0 or 1 (Lee et al., 2019), from MNIST's own files; CC BY-SA 3.0.",
-        binary=True,
-    ),
-    DatasetInfo(
-        name="fashion-mnist",
-        layout="idx",
-        shape=(1, 28, 28),
-        train_size=60_000,
-        test_size=10_000,
-        class_names=FASHION_CLASSES,
-        source="Fashion-MNIST by Zalando Research (Xiao, Rasul and Vollgraf, 2017); MIT.",
-        folders=("fashion-mnist", "FashionMNIST"),
-        files=(
-            RemoteFile(
-                f"{FASHION_SITE}/train-images-idx3-ubyte.gz",
-                "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-            ),
-            RemoteFile(
-                f"{FASHION_SITE}/train-labels-idx1-ubyte.gz",
-                "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-            ),
-            RemoteFile(
-                f"{FASHION_SITE}/t10k-images-idx3-ubyte.gz",
-                "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-            ),
-            RemoteFile(
-                f"{FASHION_SITE}/t10k-labels-idx1-ubyte.gz",
-                "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-            ),
+    name="mnist-c",
+    layout="mnist-c",
+    source="MNIST-C by Mu and Gilmer (2019), Zenodo record 3239543; CC BY 4.0.",
+    folders=("mnist-c", "mnist_c", "MNIST-C"),
+    files=(
+        RemoteFile(
+            f"{ZENODO}/3239543/files/mnist_c.zip", "af9ee8c6a815870c7fdde5af84c7bf8db0bcfa1f41056db83871037fba70e493"
         ),
     ),
-    DatasetInfo(
-        name="cifar10",
-        layout="cifar",
-        shape=(3, 32, 32),
-        train_size=50_000,
-        test_size=10_000,
-        class_names=CIFAR10_CLASSES,
-        source="CIFAR-10 by Krizhevsky (2009), University of Toronto; no licence stated, cite the technical report.",
-        folders=("cifar10", "cifar-10-batches-bin", "cifar-10-batches-py"),
-        files=(
-            RemoteFile(
-                f"{CIFAR_SITE}/cifar-10-binary.tar.gz",
-                "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
-            ),
+    clean="mnist",
+    types=MNIST_C_TYPES,
+)
+_CIFAR10_C = replace(
+    _CIFAR10,
+    name="cifar10-c",
+    layout="cifar-c",
+    train_size=0,
+    source="CIFAR-10-C by Hendrycks and Dietterich (2019), Zenodo record 2535967; CC BY 4.0.",
+    folders=("cifar10-c", "CIFAR-10-C"),
+    files=(
+        RemoteFile(
+            f"{ZENODO}/2535967/files/CIFAR-10-C.tar", "c72763e101c723b7c507b96205f7e938912a5d587376173b825850cf3cb876a7"
         ),
     ),
-    DatasetInfo(
-        name="cifar100",
-        layout="cifar",
-        shape=(3, 32, 32),
-        train_size=50_000,
-        test_size=10_000,
-        class_names=CIFAR100_CLASSES,
-        source="CIFAR-100 by Krizhevsky (2009), University of Toronto; no licence stated, cite the technical report.",
-        folders=("cifar100", "cifar-100-binary", "cifar-100-python"),
-        files=(
-            RemoteFile(
-                f"{CIFAR_SITE}/cifar-100-binary.tar.gz",
-                "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
-            ),
-        ),
-    ),
-    # Zenodo itself gives MD5 sums only; these SHA-256 sums are the ones TensorFlow Datasets publishes for the files.
-    DatasetInfo(
-        name="mnist-c",
-        layout="mnist-c",
-        shape=(1, 28, 28),
-        train_size=60_000,
-        test_size=10_000,
-        class_names=DIGITS,
-        source="MNIST-C by Mu and Gilmer (2019), Zenodo record 3239543; CC BY 4.0.",
-        folders=("mnist-c", "mnist_c", "MNIST-C"),
-        files=(
-            RemoteFile(
-                f"{ZENODO}/3239543/files/mnist_c.zip",
-                "af9ee8c6a815870c7fdde5af84c7bf8db0bcfa1f41056db83871037fba70e493",
-            ),
-        ),
-        clean="mnist",
-        types=MNIST_C_TYPES,
-    ),
-    DatasetInfo(
-        name="cifar10-c",
-        layout="cifar-c",
-        shape=(3, 32, 32),
-        train_size=0,
-        test_size=10_000,
-        class_names=CIFAR10_CLASSES,
-        source="CIFAR-10-C by Hendrycks and Dietterich (2019), Zenodo record 2535967; CC BY 4.0.",
-        folders=("cifar10-c", "CIFAR-10-C"),
-        files=(
-            RemoteFile(
-                f"{ZENODO}/2535967/files/CIFAR-10-C.tar",
-                "c72763e101c723b7c507b96205f7e938912a5d587376173b825850cf3cb876a7",
-            ),
-        ),
-        splits=("test",),
-        clean="cifar10",
-        types=CIFAR_C_TYPES,
-        more_types=CIFAR_C_MORE_TYPES,
-        severities=(1, 2, 3, 4, 5),
-    ),
+    splits=("test",),
+    clean="cifar10",
+    types=CIFAR_C_TYPES,
+    more_types=CIFAR_C_MORE_TYPES,
+    severities=(1, 2, 3, 4, 5),
 )
 
-DATASETS: dict[str, DatasetInfo] = {info.name: info for info in _INFOS}
+_ALL = (_DIGITS, _MNIST, _MNIST_BINARY, _FASHION_MNIST, _CIFAR10, _CIFAR100, _MNIST_C, _CIFAR10_C)
+
+DATASETS: dict[str, DatasetInfo] = {info.name: info for info in _ALL}
 """Every named dataset."""

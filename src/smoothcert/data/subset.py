@@ -1,4 +1,4 @@
-"""Which inputs of a dataset to use, and a fingerprint of them."""
+"""Select inputs of a dataset, and make a fingerprint of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Indexable(Protocol):
 
 
 def as_tensor(x: Any) -> Tensor:
-    """An input as a tensor; an array may have any byte order and run backwards.
+    """Convert an input to a tensor; an array may have any byte order and negative strides.
 
     Raises:
         UsageError: If it is neither a tensor nor an array.
@@ -38,10 +38,10 @@ def as_tensor(x: Any) -> Tensor:
 
 
 def labelled_input(dataset: Indexable, index: int) -> tuple[Any, int]:
-    """An input of a dataset and its label.
+    """Return an input of a dataset and its label.
 
     Raises:
-        UsageError: If the dataset gives anything else by index.
+        UsageError: If the dataset does not return such a pair.
     """
     try:
         found: Any = dataset[index]
@@ -76,12 +76,7 @@ def select(size: int, *, every: int, start: int, stop: int | None) -> range:
 
 
 def take_shard(indices: range, number: int, count: int) -> range:
-    """Return the inputs of one shard: every ``count``-th, from the ``number``-th on.
-
-    Args:
-        indices: The inputs of all shards.
-        number: The shard, from 1.
-        count: The number of shards.
+    """Return the inputs of shard ``number`` of ``count``, numbered from 1: every ``count``-th input.
 
     Raises:
         UsageError: If there is no such shard, or it is empty.
@@ -93,7 +88,7 @@ def take_shard(indices: range, number: int, count: int) -> range:
     if not 1 <= number <= count:
         raise UsageError(f"there is no shard {number}/{count}; shards are numbered from 1/{count} to {count}/{count}.")
     if count > len(indices):
-        raise UsageError(f"{len(indices)} inputs make no {count} shards; take at most {len(indices)}.")
+        raise UsageError(f"{len(indices)} inputs cannot fill {count} shards; use at most {len(indices)}.")
     return indices[number - 1 :: count]
 
 

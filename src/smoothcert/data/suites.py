@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from smoothcert.data.base import Dataset
-from smoothcert.data.corruptions import CORRUPTIONS, SEVERITIES, Corrupted
-from smoothcert.data.corruptions.base import check_severity
+from smoothcert.data.corruptions import CORRUPTIONS, SEVERITIES, Corrupted, check_severity
 from smoothcert.data.layout import StrPath
 from smoothcert.data.loading import load
 from smoothcert.data.registry import DATASETS, IDENTITY
@@ -16,13 +15,7 @@ from smoothcert.types import UsageError, unknown_name
 
 @dataclass(frozen=True)
 class SuiteSet:
-    """One set of a suite.
-
-    Attributes:
-        type: The corruption, or ``identity`` for the clean set.
-        severity: The severity; None for the clean set, and where the suite has none.
-        dataset: The images and labels.
-    """
+    """One set of a suite: its corruption (``identity`` if clean), its severity (None if it has none), and its data."""
 
     type: str
     severity: int | None
@@ -30,7 +23,7 @@ class SuiteSet:
 
     @property
     def name(self) -> str:
-        """The name of its run folder: ``fog-3``, or ``fog`` where there is no severity."""
+        """The name of its run folder: ``fog-3``, or ``fog`` without a severity."""
         return self.type if self.severity is None else f"{self.type}-{self.severity}"
 
 
@@ -43,23 +36,23 @@ def load_suite(
     root: StrPath | None = None,
     seed: int = 0,
 ) -> list[SuiteSet]:
-    """The sets of a suite of corruptions, the clean one first.
+    """Load the sets of a suite of corruptions, the clean one first.
 
     Args:
-        name: A published suite (``mnist-c``, ``cifar10-c``), or any dataset that :func:`smoothcert.data.load` takes,
+        name: A published suite (``mnist-c``, ``cifar10-c``), or any dataset that :func:`smoothcert.data.load` accepts,
             which is then corrupted on the fly.
-        types: The corruptions, ``identity`` for the clean set; by default that and all, or of a published suite those
-            that the usual mean is taken over.
+        types: The corruptions, ``identity`` for the clean set; by default all, or for a published suite those of the
+            usual mean, and the clean set.
         severities: The severities; by default all.
         split: The split.
-        root: Where the named datasets are.
+        root: The folder of the named datasets.
         seed: The seed of corruptions made on the fly.
 
     Returns:
         The sets, by type and then by severity.
 
     Raises:
-        UsageError: If a type or a severity is unknown, named twice or does not fit the images.
+        UsageError: If a type or a severity is unknown, repeated or not for such images.
         DataError: If files are missing or damaged.
 
     Example:
@@ -70,20 +63,19 @@ def load_suite(
     if info is not None and info.types:
         kinds = _chosen(types, info.types, (*info.types, *info.more_types), f"corruption of {info.name}")
         if severities is not None and not info.severities:
-            raise UsageError(f"the corruptions of {info.name} come in one severity; leave the severities out.")
-        places = _places(kinds, _levels(severities, info.severities))
+            raise UsageError(f"the corruptions of {info.name} have a single severity; leave the severities out.")
+        places = _places(kinds, severities, info.severities)
         names = ["/".join([info.name, kind, *([] if level is None else [str(level)])]) for kind, level in places]
         sets = [load(part, split=split, root=root) for part in names]
     else:
         clean = load(name, split=split, root=root)
-        fitting = [kind for kind, corruption in CORRUPTIONS.items() if corruption.fits(clean.shape[0])]
-        places = _places(_chosen(types, fitting, CORRUPTIONS, "corruption"), _levels(severities, SEVERITIES))
+        usual = [kind for kind, corruption in CORRUPTIONS.items() if corruption.fits(clean.shape[0])]
+        places = _places(_chosen(types, usual, CORRUPTIONS, "corruption"), severities, SEVERITIES)
         sets = [clean if level is None else Corrupted(clean, kind, level, seed) for kind, level in places]
     return [SuiteSet(kind, level, dataset) for (kind, level), dataset in zip(places, sets, strict=True)]
 
 
 def _chosen(types: Sequence[str] | None, usual: Iterable[str], known: Iterable[str], what: str) -> list[str]:
-    """The types asked for, the clean set first."""
     chosen = [IDENTITY, *usual] if types is None else list(types)
     for kind in chosen:
         if kind not in (IDENTITY, *known):
@@ -93,15 +85,13 @@ def _chosen(types: Sequence[str] | None, usual: Iterable[str], known: Iterable[s
     return sorted(chosen, key=lambda kind: kind != IDENTITY)
 
 
-def _levels(severities: Sequence[int] | None, known: Sequence[int]) -> list[int]:
-    levels = list(known if severities is None else severities)
+def _places(
+    kinds: Sequence[str], severities: Sequence[int] | None, known: Sequence[int]
+) -> list[tuple[str, int | None]]:
+    """Return the type and severity of every set."""
+    levels = known if severities is None else severities
     for severity in levels:
         check_severity(severity)
     if severities is not None and (not levels or len(set(levels)) < len(levels)):
         raise UsageError("name at least one severity, and each once.")
-    return levels
-
-
-def _places(kinds: Sequence[str], levels: Sequence[int]) -> list[tuple[str, int | None]]:
-    """The type and severity of every set; a clean set has no severity."""
     return [(kind, level) for kind in kinds for level in ((None,) if kind == IDENTITY or not levels else levels)]

@@ -1,4 +1,4 @@
-"""What would invalidate certificates or waste a long run, found within a minute before it starts."""
+"""Checks before a long run: what would invalidate its certificates or waste its time."""
 
 from smoothcert.doctor.examine import examine
 from smoothcert.doctor.findings import Finding, Level

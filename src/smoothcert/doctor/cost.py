@@ -1,42 +1,33 @@
-"""How the model is run, whether the ways to run it agree, and how long the planned run takes."""
+"""Checks of the runtime: how to run the model, whether the runtimes agree, and how long the planned run takes."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 
 from torch import Tensor
 
 from smoothcert.certify import Smoothed
-from smoothcert.doctor.findings import Clock, Finding, Level, refusal
-from smoothcert.sampling.runtimes import LONG_SECONDS, Runtime
+from smoothcert.doctor.findings import Clock, Finding, info, refusal, warning
+from smoothcert.sampling.runtimes import LONG_SECONDS
 from smoothcert.types import SmoothcertError
 
 COMPILING_SECONDS = 30.0
-"""Less time than this is not enough to try runtimes that must be built first."""
+"""The time needed to try runtimes that must be compiled."""
 
-_PREPARING_ROWS = 1_000  # about what is classified to choose a runtime
+_PREPARING_ROWS = 1_000  # about the rows classified to choose a runtime
 _LONG_RUN = 24 * 3600.0
 
 
 def check_runtime(
     smoothed: Smoothed, x: Tensor, samples: float, rate: float, clock: Clock
 ) -> tuple[float, list[Finding]]:
-    """Measure the ways to run the model, and whether they agree with plain PyTorch.
+    """Measure the runtimes, and whether they agree with plain PyTorch, which has ``rate`` samples per second.
 
-    Args:
-        smoothed: The classifier.
-        x: An input.
-        samples: The samples of the planned run.
-        rate: Samples per second in plain PyTorch.
-        clock: The time left.
-
-    Returns:
-        Samples per second of the way chosen, and what was found.
+    Returns the samples per second of the chosen runtime, and the findings.
     """
     if rate * clock.left < _PREPARING_ROWS:
-        left_out = "How to run the model best was not measured, because it is slow."
-        return rate, [Finding(Level.INFO, "runtime", f"{left_out} Samples per second in plain PyTorch: {rate:,.0f}.")]
+        detail = "Runtimes were not compared, because the model is slow."
+        return rate, [info("runtime", f"{detail} Samples per second in plain PyTorch: {rate:,.0f}.")]
     tried = copy.copy(smoothed)
     untried = tried.runtime == "auto" and samples / rate > LONG_SECONDS and clock.left < COMPILING_SECONDS
     if untried:
@@ -45,66 +36,44 @@ def check_runtime(
         runtime = tried.prepare(x, samples=round(samples))
     except SmoothcertError as error:
         return rate, [refusal("runtime", error)]
-    found = list(_described(runtime, rate))
-    if untried:
-        found.append(
-            Finding(
-                Level.INFO,
-                "runtimes",
-                "Other runtimes than eager were not tried, because building them takes too long.",
-                f"Give more time, such as --seconds {clock.seconds + 2 * COMPILING_SECONDS:.0f}, to compare them.",
-            )
-        )
-    return runtime.notes.get("rates", {}).get(runtime.name, rate), found
-
-
-def _described(runtime: Runtime, rate: float) -> Iterator[Finding]:
     rates = runtime.notes.get("rates", {}) or {runtime.name: rate}
     speeds = ", ".join(f"{name} {each:,.0f}" for name, each in rates.items())
-    agreeing = " They agree with plain PyTorch." if len(rates) > 1 else ""
-    yield Finding(
-        Level.INFO,
-        "runtime",
-        f"Samples per second: {speeds}; {runtime.name} will be used, with batches of {runtime.batch_size} in "
-        f"{runtime.workers * runtime.threads} thread(s).{agreeing}",
-    )
+    detail = f"Samples per second: {speeds}; {runtime.name} will be used, with batches of {runtime.batch_size} in "
+    detail += f"{runtime.workers * runtime.threads} thread(s)."
+    found = [info("runtime", detail + " They agree with plain PyTorch." * (len(rates) > 1))]
     for name, reason in runtime.notes.get("rejected", {}).items():
-        level = Level.WARNING if "disagrees" in reason else Level.INFO
-        yield Finding(level, "runtimes", f"{name} is not used: {reason.partition('; ')[0]}.", _advice(name, reason))
-
-
-def _advice(name: str, reason: str) -> str:
-    if "not installed" in reason:
-        return f'It may be faster: pip install "smoothcert[{name}]".'
-    return "Leave --runtime at auto or eager." if "disagrees" in reason else ""
+        detail = f"{name} is not used: {reason.partition('; ')[0]}."
+        if "disagrees" in reason:
+            found.append(warning("runtimes", detail, "Leave --runtime at auto or eager."))
+        else:
+            install = f'It may be faster: pip install "smoothcert[{name}]".'
+            found.append(info("runtimes", detail, install if "not installed" in reason else ""))
+    if untried:
+        detail = "Other runtimes than eager were not tried, because compiling them takes too long."
+        advice = f"Give more time, such as --seconds {clock.seconds + 2 * COMPILING_SECONDS:.0f}, to compare them."
+        found.append(info("runtimes", detail, advice))
+    return rates.get(runtime.name, rate), found
 
 
 def check_time(inputs: int, samples: float, rate: float) -> Finding:
-    """How long the planned run takes.
-
-    Args:
-        inputs: How many inputs it has.
-        samples: Samples of one input.
-        rate: Samples per second.
-    """
+    """Estimate the time of the planned run from its inputs, samples per input and samples per second."""
     seconds = inputs * samples / rate
-    said = (
+    detail = (
         f"The planned run takes about {duration(seconds)} here: {inputs:,} inputs, {samples:,.0f} samples each, "
         f"{rate:,.0f} per second."
     )
     if seconds < _LONG_RUN:
-        return Finding(Level.INFO, "time", said)
-    return Finding(
-        Level.WARNING,
+        return info("time", detail)
+    return warning(
         "time",
-        said,
+        detail,
         "Certify every N-th input (--every N), decide a target radius early (--procedure anytime --radius R), or share "
         "the work (--shard, --ray).",
     )
 
 
 def duration(seconds: float) -> str:
-    """A time for people.
+    """Format a time.
 
     Example:
         >>> duration(45), duration(600), duration(8_000), duration(400_000)

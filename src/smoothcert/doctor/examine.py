@@ -12,12 +12,11 @@ from smoothcert.certify.runner import default_batch_size
 from smoothcert.classifiers.sealed import Sealed
 from smoothcert.data.subset import Indexable, select
 from smoothcert.doctor.cost import check_runtime, check_time
-from smoothcert.doctor.findings import Clock, Finding, Level, refusal
+from smoothcert.doctor.findings import Clock, Finding, Level, info, refusal
 from smoothcert.doctor.inputs import Sample, check_labels, check_values, draw_sample
 from smoothcert.doctor.network import check_network, check_normalization, normalizations
 from smoothcert.doctor.noisy import (
     COPIES,
-    Trial,
     check_accuracy,
     check_forecast,
     check_noisy_accuracy,
@@ -30,8 +29,12 @@ from smoothcert.noise import Noise
 from smoothcert.types import SmoothcertError, UsageError, radius_text
 
 STEPS = ("inputs", "network", "classifier", "accuracy and scaling", "votes under noise", "runtimes")
-"""What ``progress`` is told."""
+"""The arguments of ``progress``."""
 
+_FIXED = (
+    "The model is a fixed function of each row, as far as noisy copies show: they get the same logits twice, in "
+    "another order, and in batches of other sizes."
+)
 _INPUTS = 200
 _SCREENING, _TESTING, _VOTES = 0.2, 0.1, 0.4  # shares of the time that is left
 
@@ -50,20 +53,15 @@ def examine(
 ) -> list[Finding]:
     """Find what would invalidate certificates or waste a long run, before it starts.
 
+    The arguments up to ``stop`` are those of the planned run, with ``Cohen()`` as the default procedure.
+
     Args:
-        smoothed: The smoothed classifier of the planned run: of any module or callable.
-        dataset: Its dataset.
-        procedure: Its procedure; ``Cohen()`` by default.
-        every: Use every N-th input, as in the planned run.
-        start: The first input.
-        stop: The end of the inputs, exclusive.
-        trained: The noise that the model was trained with, if it is known.
-        seconds: How long the examination may take. Checks look at fewer inputs where the model is slow; one that has
-            begun is not interrupted.
+        trained: The noise of the training, if it is known.
+        seconds: The time budget. Slow models are examined on fewer inputs; a check that has begun is not interrupted.
         progress: Called with the name of each step when it begins.
 
     Returns:
-        What was found, in the order of the checks. Nothing above ``Level.INFO`` means that nothing is wrong.
+        The findings, in the order of the checks. Nothing above ``Level.INFO`` means that no problem was found.
 
     Raises:
         UsageError: If no input is selected, or the inputs are not tensors.
@@ -79,30 +77,23 @@ def examine(
     """
     procedure = procedure or Cohen()
     indices = select(len(dataset), every=every, start=start, stop=stop)
-    clock, tell = Clock(seconds), progress or (lambda step: None)
-    tell(STEPS[0])
+    clock, begin = Clock(seconds), progress or (lambda step: None)
+    begin(STEPS[0])
     sample, found = draw_sample(dataset, indices, _INPUTS, clock)
-    found += check_values(sample, smoothed.input_range, bool(normalizations(smoothed.model)))
-    tell(STEPS[1])
+    found.append(check_values(sample, smoothed.input_range, bool(normalizations(smoothed.model))))
+    begin(STEPS[1])
     found += check_network(smoothed.model)
     if not (sample.x.is_floating_point() and bool(sample.x.isfinite().all())):
         return found
-    tell(STEPS[2])
+    begin(STEPS[2])
     free = copy.copy(smoothed)
-    free.input_range = None  # the range has been checked, and the rest can be checked outside of it too
+    free.input_range = None  # already checked, and the other checks work outside of it too
     try:
         x = free.check(sample.x[0])
     except SmoothcertError as error:
         return [*found, *check_labels(sample, smoothed.num_classes), refusal("classifier", error)]
     found += check_labels(sample, free.num_classes)
-    found.append(
-        Finding(
-            Level.INFO,
-            "classifier",
-            "The model is a fixed function of each row, as far as noisy copies show: they get the same logits twice, "
-            "in another order, and in batches of other sizes.",
-        )
-    )
+    found.append(info("classifier", _FIXED))
     found += check_normalization(free.sealed(), sample)
     found.append(check_training(smoothed.noise, trained))
     dimension = x.numel()
@@ -111,31 +102,31 @@ def examine(
         found += _reach(procedure, smoothed.noise, dimension)
     except SmoothcertError as error:
         found.append(refusal("procedure", error))
-    tell(STEPS[3])
+    begin(STEPS[3])
     sealed = free.sealed()
     assert free.num_classes is not None
-    rows = clock.left / _row_seconds(sealed, sample)  # what there is time for
+    rows = clock.left / _row_seconds(sealed, sample)  # that fit into the time left
     screened = _between(4, round(_SCREENING * rows / 2 / len(scalings(sample.x))), _INPUTS // 2)
-    looked = sample.first(screened + _between(10, round(_TESTING * rows / 4), _INPUTS // 2))
-    right = top_classes(sealed, looked.x) == looked.y
-    found.append(check_accuracy(right, looked, free.num_classes))
-    if len(looked) > screened:
-        found.append(check_scaling(sealed, looked, smoothed.noise, screened))
-    tell(STEPS[4])
+    examined = sample.first(screened + _between(10, round(_TESTING * rows / 4), _INPUTS // 2))
+    right = top_classes(sealed, examined.x) == examined.y
+    found.append(check_accuracy(right, examined, free.num_classes))
+    if len(examined) > screened:
+        found.append(check_scaling(sealed, examined, smoothed.noise, screened))
+    begin(STEPS[4])
     copies = next((copies for copies in (COPIES, COPIES // 2) if _VOTES * rows >= 20 * copies), COPIES // 4)
     voting = sample.first(_between(3, int(_VOTES * rows / copies), _INPUTS // 2))
     trial = try_votes(sealed, voting, smoothed.noise, copies, smoothed.batch_size or default_batch_size(x))
     if not any(finding.level is Level.ERROR and finding.title in ("accuracy", "scaling") for finding in found):
         found += check_noisy_accuracy(trial, float(right.double().mean()), smoothed.noise)
-        found += _forecast(trial, procedure, smoothed.noise, dimension)
-    tell(STEPS[5])
+        found += check_forecast(trial, procedure, smoothed.noise, dimension)
+    begin(STEPS[5])
     each = samples_per_input(trial, procedure, smoothed.noise, dimension)
     rate, more = check_runtime(free, x, len(indices) * each, trial.rate, clock)
     return [*found, *more, check_time(len(indices), each, rate)]
 
 
 def _row_seconds(sealed: Sealed, sample: Sample) -> float:
-    """How long a row takes, by the second of two small batches."""
+    """Measure the time per row with the second of two small batches."""
     rows = sample.x[:8]
     top_classes(sealed, rows)
     begin = time.perf_counter()
@@ -148,17 +139,10 @@ def _between(low: int, value: int, high: int) -> int:
 
 
 def _reach(procedure: Procedure, noise: Noise, dimension: int) -> list[Finding]:
-    """The largest radius there can be, for procedures that tell."""
+    """Report the largest possible radius, for procedures that can be planned."""
     try:
         reach = plan(procedure, noise, dimension=dimension)
     except UsageError:
         return []
     largest = radius_text(reach.largest_radius, 4)
-    return [Finding(Level.INFO, "reach", f"The largest {reach.norm.value} radius that can be proved is {largest}.")]
-
-
-def _forecast(trial: Trial, procedure: Procedure, noise: Noise, dimension: int) -> list[Finding]:
-    try:
-        return list(check_forecast(trial, procedure, noise, dimension))
-    except UsageError:
-        return []  # settings that do not fit the noise were reported already
+    return [info("reach", f"The largest {reach.norm.value} radius that can be proved is {largest}.")]

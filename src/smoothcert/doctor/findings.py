@@ -1,10 +1,11 @@
-"""What an examination finds."""
+"""The findings of an examination."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass
 from enum import Enum
+from functools import partial
 
 
 class Level(str, Enum):
@@ -14,7 +15,7 @@ class Level(str, Enum):
     """Nothing to do."""
 
     WARNING = "warning"
-    """The run would be valid, but prove less or take longer than it need."""
+    """The run would be valid, but prove less or take longer than necessary."""
 
     ERROR = "error"
     """Do not start the run: its certificates would be refused, invalid, or about a model that does not work."""
@@ -22,14 +23,7 @@ class Level(str, Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found.
-
-    Attributes:
-        level: How serious it is.
-        title: The check, in one or two words that stay the same.
-        detail: What was found.
-        advice: What to do about it; empty where there is nothing to do.
-    """
+    """The result of one check; ``title`` names the check and never changes, ``advice`` is empty if nothing is to do."""
 
     level: Level
     title: str
@@ -37,12 +31,15 @@ class Finding:
     advice: str = ""
 
     def as_dict(self) -> dict[str, str]:
-        """The finding as plain values."""
+        """Return the finding as plain values."""
         return {**asdict(self), "level": self.level.value}
 
 
+info, warning, error = (partial(Finding, level) for level in Level)
+
+
 class Clock:
-    """Divides a time budget among checks."""
+    """A time budget in seconds."""
 
     def __init__(self, seconds: float) -> None:
         self._end = time.perf_counter() + seconds
@@ -54,12 +51,10 @@ class Clock:
         return max(self._end - time.perf_counter(), 0.0)
 
 
-def refusal(title: str, error: Exception) -> Finding:
-    """The finding that an error of this package makes: what is wrong, and after the last semicolon what to do."""
-    what, _, advice = str(error).rpartition("; ")
-    if not what:
-        what, advice = advice, ""
-    return Finding(Level.ERROR, title, _sentence(what), _sentence(advice))
+def refusal(title: str, refused: Exception) -> Finding:
+    """Turn an exception of this package into a finding; its text after the last semicolon is the advice."""
+    what, _, advice = str(refused).rpartition("; ")
+    return error(title, _sentence(what or advice), _sentence(advice if what else ""))
 
 
 def _sentence(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Checks of the network itself, without asking it anything."""
+"""Checks of the network without calling it, except for the inputs of its normalisation layers."""
 
 from __future__ import annotations
 
@@ -7,31 +7,32 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from smoothcert.classifiers.copying import depends_on_mode
 from smoothcert.classifiers.identity import modules_in, modules_reached
 from smoothcert.classifiers.sealed import Sealed
-from smoothcert.doctor.findings import Finding, Level
+from smoothcert.doctor.findings import Finding, error, info, warning
 from smoothcert.doctor.inputs import Sample
 from smoothcert.models.normalize import Normalize
 
-_SLACK, _FAR = 1e-3, 0.3  # denoisers give values a little outside of [0, 1]
+_SLACK, _FAR = 1e-3, 0.3  # denoisers return values a little outside of [0, 1]
 
 
 def normalizations(model: Any) -> list[Normalize]:
-    """The normalisation layers of this package anywhere in a model."""
+    """Return all ``Normalize`` layers in a model."""
     return [module for module in [*modules_in(model), *modules_reached(model)] if isinstance(module, Normalize)]
 
 
 def check_normalization(sealed: Sealed, sample: Sample) -> Iterator[Finding]:
-    """Look for a normalisation layer behind another one: what reaches it is no longer in [0, 1].
+    """Look for a normalisation layer behind another one, whose inputs are then no longer in [0, 1].
 
-    Such a model may classify well all the same, because many networks do not depend much on the scale of their inputs.
+    Such a model may still classify well, because many networks hardly depend on the scale of their inputs.
     """
     if float(sample.x.min()) < -_SLACK or float(sample.x.max()) > 1 + _SLACK:
-        return  # which is reported already
+        return  # already reported
     if not sealed.private:
-        return  # hooks are for our own copy only
+        return  # hooks are for a private copy only
     spans: list[tuple[float, float]] = []
 
     def note(module: nn.Module, given: tuple[Tensor, ...]) -> None:
@@ -44,41 +45,23 @@ def check_normalization(sealed: Sealed, sample: Sample) -> Iterator[Finding]:
     finally:
         for hook in hooks:
             hook.remove()
-    far = [(low, high) for low, high in spans if low < -_FAR or high > 1 + _FAR]
-    if far:
-        low, high = far[0]
-        yield Finding(
-            Level.WARNING,
-            "normalisation",
-            f"A normalisation layer of the model is given values in [{low:.2f}, {high:.2f}] instead of [0, 1], as if "
-            "the model normalised twice.",
-            "Leave out one of the layers, unless the model was trained with both.",
-        )
+    for low, high in spans:
+        if low < -_FAR or high > 1 + _FAR:
+            yield warning(
+                "normalisation",
+                f"A normalisation layer of the model receives values in [{low:.2f}, {high:.2f}] instead of [0, 1], "
+                "as if the model normalised twice.",
+                "Leave out one of the layers, unless the model was trained with both.",
+            )
+            return
 
 
 def check_network(model: Any) -> Iterator[Finding]:
-    """Look at weights, statistics of batch normalisation, and the mode of the modules of a model."""
+    """Check weights, statistics of batch normalisation, and the mode of the modules of a model."""
     modules = [*modules_in(model), *modules_reached(model)]
     if not modules:
-        yield Finding(
-            Level.INFO,
-            "network",
-            "The model is a function without modules that can be looked at; it is checked by its answers alone.",
-        )
+        yield info("network", "The model is a function without visible modules; only its answers are checked.")
         return
-    yield from _weights(modules)
-    yield from _statistics(modules)
-    training = sorted({type(module).__name__ for module in modules if module.training and depends_on_mode(module)})
-    if training:
-        yield Finding(
-            Level.WARNING,
-            "mode",
-            f"The model is in training mode ({', '.join(training)}); smoothcert certifies a copy in evaluation mode.",
-            "Call model.eval() after training, so that your own evaluation is about the same classifier.",
-        )
-
-
-def _weights(modules: list[nn.Module]) -> Iterator[Finding]:
     weights = [
         (f"{type(module).__name__}.{name}", tensor)
         for module in modules
@@ -87,27 +70,26 @@ def _weights(modules: list[nn.Module]) -> Iterator[Finding]:
     ]
     invalid = list(dict.fromkeys(name for name, tensor in weights if not bool(tensor.isfinite().all())))
     if invalid:
-        yield Finding(
-            Level.ERROR,
-            "weights",
-            f"There are NaN or infinite weights in {', '.join(invalid[:3])}.",
-            "Take a checkpoint from before the training diverged.",
-        )
-
-
-def _statistics(modules: list[nn.Module]) -> Iterator[Finding]:
-    norms = [module for module in modules if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+        detail = f"There are NaN or infinite weights in {', '.join(invalid[:3])}."
+        yield error("weights", detail, "Use a checkpoint from before the training diverged.")
+    norms = [module for module in modules if isinstance(module, _BatchNorm)]
     fresh = [module for module in norms if _untouched(module)]
     if fresh:
-        yield Finding(
-            Level.WARNING,
+        yield warning(
             "batch norm",
-            f"{len(fresh)} of {len(norms)} BatchNorm layers have the running statistics they were made with (0 and 1).",
-            "Check that the checkpoint holds running_mean and running_var, or run the model over training data once in "
+            f"{len(fresh)} of {len(norms)} BatchNorm layers have their initial running statistics (0 and 1).",
+            "Check that the checkpoint has running_mean and running_var, or run the model over training data once in "
             "training mode.",
+        )
+    training = sorted({type(module).__name__ for module in modules if module.training and depends_on_mode(module)})
+    if training:
+        yield warning(
+            "mode",
+            f"The model is in training mode ({', '.join(training)}); smoothcert certifies a copy in evaluation mode.",
+            "Call model.eval() after training, so that your evaluation is about the same classifier.",
         )
 
 
-def _untouched(module: nn.modules.batchnorm._BatchNorm) -> bool:
+def _untouched(module: _BatchNorm) -> bool:
     mean, var = module.running_mean, module.running_var
     return mean is not None and var is not None and bool((mean == 0).all()) and bool(torch.eq(var, 1).all())

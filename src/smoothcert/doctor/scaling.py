@@ -1,16 +1,16 @@
-"""Does the model expect inputs that are scaled in another way?"""
+"""Check whether the model expects inputs that are scaled in another way."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import scipy
 import torch
 from torch import Tensor
 
 from smoothcert.classifiers.sealed import Sealed
-from smoothcert.doctor.findings import Finding, Level
+from smoothcert.doctor.findings import Finding, error, info, warning
 from smoothcert.doctor.inputs import Sample
 from smoothcert.models.normalize import PRESETS
 from smoothcert.noise import Noise
@@ -18,20 +18,12 @@ from smoothcert.noise import Noise
 SHOWS, MATTERS = 0.03, 0.1
 """Gains in accuracy from which another scaling is a warning, and an error."""
 
-_CLOSE = 0.02  # gains that cannot be told apart
-_SURE = 1e-3  # probability that chance alone makes the best scaling look better
+_CLOSE = 0.02  # gains that cannot be distinguished
+_SURE = 1e-3  # probability that the best scaling looks better by chance
 
 
-@dataclass(frozen=True)
-class Scaling:
-    """Another way to scale inputs.
-
-    Attributes:
-        name: What it does, in few words.
-        change: Makes inputs as the model may expect them from those given.
-        means: What is wrong if the model is right about such inputs only.
-        advice: What to do then.
-    """
+class Scaling(NamedTuple):
+    """A common scaling of inputs, and what to report if the model is right about such inputs only."""
 
     name: str
     change: Callable[[Tensor], Tensor]
@@ -40,20 +32,15 @@ class Scaling:
 
 
 def scalings(x: Tensor) -> list[Scaling]:
-    """Ways to scale images, given as (inputs, channels, …), that are in use."""
+    """Return the common ways to scale images of shape (inputs, channels, …)."""
+
+    def expects(name: str, change: Callable[[Tensor], Tensor], what: str, layer: str) -> Scaling:
+        return Scaling(name, change, f"the model expects {what}", f"Make {layer} the first layer of the model.")
+
     found = [
-        Scaling(
-            "[-1, 1]",
-            lambda z: 2 * z - 1,
-            "the model expects inputs scaled to [-1, 1]",
-            "Make 2 x - 1 the first layer of the model.",
-        ),
-        Scaling(
-            "0 to 255",
-            lambda z: 255 * z,
-            "the model expects values from 0 to 255",
-            "Make 255 x the first layer of the model.",
-        ),
+        expects("[-1, 1]", lambda z: 2 * z - 1, "inputs scaled to [-1, 1]", "2 x - 1"),
+        expects("0 to 255", lambda z: 255 * z, "values from 0 to 255", "255 x"),
+        expects("inverted", lambda z: 1 - z, "inverted inputs, 1 - x", "1 - x"),
         Scaling(
             "divided by 255",
             lambda z: z / 255,
@@ -64,27 +51,15 @@ def scalings(x: Tensor) -> list[Scaling]:
             "[-1, 1] undone",
             lambda z: (z + 1) / 2,
             "inputs are scaled to [-1, 1], but the model expects [0, 1] or does that scaling too",
-            "Scale inputs once: leave it to the first layer of the model.",
-        ),
-        Scaling(
-            "inverted",
-            lambda z: 1 - z,
-            "the model expects inverted inputs, 1 - x",
-            "Make 1 - x the first layer of the model.",
+            "Scale inputs once: in the first layer of the model.",
         ),
     ]
     if x.ndim != 4:
         return found
     channels = x.shape[1]
     if channels == 3:
-        found.append(
-            Scaling(
-                "channels reversed",
-                lambda z: z.flip(1),
-                "the model expects channels in the order blue, green, red",
-                "Make x.flip(1) the first layer of the model.",
-            )
-        )
+        what = "channels in the order blue, green, red"
+        found.append(expects("channels reversed", lambda z: z.flip(1), what, "x.flip(1)"))
     own = (x.double().mean(dim=(0, 2, 3)).tolist(), x.double().std(dim=(0, 2, 3)).clamp(min=1e-6).tolist())
     known = {f"the preset {name!r}": preset for name, preset in PRESETS.items() if len(preset[0]) == channels}
     for name, (mean, std) in {**known, f"mean {_shown(own[0])} and deviation {_shown(own[1])}": own}.items():
@@ -108,15 +83,10 @@ def scalings(x: Tensor) -> list[Scaling]:
 
 
 def check_scaling(sealed: Sealed, sample: Sample, noise: Noise, screened: int) -> Finding:
-    """Classify inputs and noisy copies scaled in other ways; say so if one of them gives a better accuracy.
+    """Look for another scaling of inputs and noisy copies with better accuracy.
 
-    All ways are tried on some inputs, and the best of them is tested on the others.
-
-    Args:
-        sealed: The classifier.
-        sample: The inputs.
-        noise: The planned noise. Under it, models are more sensitive to their scaling than without.
-        screened: On how many of the inputs all ways are tried.
+    All scalings are tried on ``screened`` inputs, and the best is tested on the others. Under noise, models are more
+    sensitive to scaling than without.
     """
     tried = scalings(sample.x)
     first, others = sample.split(screened)
@@ -131,25 +101,20 @@ def check_scaling(sealed: Sealed, sample: Sample, noise: Noise, screened: int) -
         given, gain = _accuracy(right), _accuracy(changed) - _accuracy(right)
         won, lost = int((changed & ~right).sum()), int((right & ~changed).sum())
         if gain >= SHOWS and scipy.stats.binomtest(won, won + lost).pvalue < _SURE:
-            also = [name for name in close if name != best.name][:3]
-            return Finding(
-                Level.ERROR if gain >= MATTERS else Level.WARNING,
-                "scaling",
+            detail = (
                 f"It seems that {best.means}: {given + gain:.0%} of {len(others)} inputs and as many noisy copies are "
                 f"then classified correctly, {given:.0%} as given."
-                + f" Nearly as good: {', '.join(also)}; see how the model was trained."
-                * bool(also),
-                best.advice,
             )
-    return Finding(
-        Level.INFO,
-        "scaling",
-        f"None of {len(tried)} other ways to scale inputs gives a better accuracy ({len(sample)} inputs tried).",
-    )
+            also = [name for name in close if name != best.name][:3]
+            if also:
+                detail += f" Nearly as good: {', '.join(also)}; see how the model was trained."
+            return (error if gain >= MATTERS else warning)("scaling", detail, best.advice)
+    detail = f"None of {len(tried)} other ways to scale inputs gives a better accuracy ({len(sample)} inputs tried)."
+    return info("scaling", detail)
 
 
 def _with_copies(sample: Sample, noise: Noise) -> tuple[Tensor, Tensor]:
-    """Inputs and a noisy copy of each, and their labels."""
+    """Return inputs and a noisy copy of each, and their labels."""
     copies = torch.stack([noise.sample(x, x.new_empty((1, *x.shape)))[0] for x in sample.x])
     return torch.cat([sample.x, copies]), torch.cat([sample.y, sample.y])
 
@@ -159,7 +124,7 @@ def _accuracy(right: Tensor) -> float:
 
 
 def top_classes(sealed: Sealed, x: Tensor, rows: int = 50) -> Tensor:
-    """The class of each input without noise; -1 where the logits are not finite."""
+    """Return the class of each input without noise; -1 where the logits are not finite."""
     with torch.inference_mode():
         logits = torch.cat([sealed(part.to(sealed.device)).cpu() for part in torch.split(x, rows)])
     return torch.where(logits.isfinite().all(dim=1), logits.argmax(dim=1), -1)
