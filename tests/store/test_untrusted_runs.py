@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 import torch
 
+from smoothcert.report.metrics import default_radii
 from smoothcert.report.recompute import outcomes_of
-from smoothcert.report.tables.accuracy import default_radii
 from smoothcert.sampling import BLOCK
 from smoothcert.store import load_result, load_run, merge_runs, open_run, pending, run_json, write_run
 from smoothcert.store.noisy_copies import noisy_copies
