@@ -109,7 +109,7 @@ def test_settings_of_another_kind(tmp_path, changes, name):
 def test_settings_that_a_recomputation_misses(tmp_path, missing):
     procedure = {key: value for key, value in CONFIG["procedure"].items() if key != missing}
     run = load_run(written(tmp_path / "run", {**CONFIG, "procedure": procedure}))
-    with pytest.raises(RunError, match=f"does not tell its {missing}"):
+    with pytest.raises(RunError, match=f"does not record its {missing}"):
         outcomes_of(run, n=10)
 
 
