@@ -7,8 +7,7 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from smoothcert.report.figures.distributions import Confidence, confidence_figure
-from smoothcert.report.figures.distributions import Samples, samples_figure
+from smoothcert.report.figures.distributions import Confidence, Samples, confidence_figure, samples_figure
 from smoothcert.store import Result, find_results, flat_config, write_run
 from smoothcert.types import RunError, UsageError
 

@@ -146,7 +146,7 @@ def test_the_summary_promises_no_more_than_the_guarantee(tmp_path, digits_runs):
         "Of its 125 statements, one for each input, at most 0.125 are expected to be false."
     )
     assert "no perturbation" not in weak["summary"]
-    assert "what that covers is said below" in weak["summary"]
+    assert "the guarantee is explained below" in weak["summary"]
     (both,) = payload(report_html([digits_runs / "small", path]))["groups"]
     assert "and no run more" not in both["summary"]  # another guarantee, so nothing is ranked
 

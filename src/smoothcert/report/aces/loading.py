@@ -75,27 +75,23 @@ def load_single(source: str | os.PathLike[str] | Result) -> Single:
     if not result.settings.certified:
         return Single(outcomes, float((_column(result, "clean_predict") == outcomes.label).mean()))
     _refuse_several_noises(result)
-    if not result.settings.composed:
-        if not result.settings.fixed_samples:
-            raise UsageError(
-                f"{result.path} was not certified with a fixed n, so its natural accuracy is not known; use cohen."
-            )
-        natural = natural_count(result.votes("counts"), outcomes.label, _common(result, "alpha"))
-        return Single(outcomes, natural / len(outcomes))
-    # The stored answers are those of the composition; the certifier is one classifier for all inputs.
-    n, alpha = _common(result, "n"), _common(result, "alpha")
-    noise, norm = _noise(result)
-    counts = result.votes("counts")
-    guess, bound = guess_and_bound(result.votes("selection"), counts, n, alpha)
-    certifier = replace(
-        outcomes,
-        predict=certified_class(guess, bound),
-        radius=noise.radius(bound, norm, dimension_for(result, noise, norm), offsets(result.table())),
-        norm=norm,
-        metadata=replace(outcomes.metadata, guarantee=(Guarantee.GLOBAL.value,)),
-        natural=None,
-    )
-    return Single(certifier, natural_count(counts, outcomes.label, alpha) / len(outcomes))
+    if not result.settings.composed and not result.settings.fixed_samples:
+        raise UsageError(
+            f"{result.path} was not certified with a fixed n, so its natural accuracy is not known; use cohen."
+        )
+    counts, alpha = result.votes("counts"), _common(result, "alpha")
+    if result.settings.composed:  # the stored answers are those of the composition
+        noise, norm = _noise(result)
+        guess, bound = guess_and_bound(result.votes("selection"), counts, _common(result, "n"), alpha)
+        outcomes = replace(
+            outcomes,
+            predict=certified_class(guess, bound),
+            radius=noise.radius(bound, norm, dimension_for(result, noise, norm), offsets(result.table())),
+            norm=norm,
+            metadata=replace(outcomes.metadata, guarantee=(Guarantee.GLOBAL.value,)),
+            natural=None,
+        )
+    return Single(outcomes, natural_count(counts, outcomes.label, alpha) / len(outcomes))
 
 
 def _from_run(result: Result, core: str | os.PathLike[str] | None) -> Components:

@@ -173,6 +173,4 @@ def _number_points(axes: Axes, points: Sequence[tuple[float, float]]) -> None:
         met.setdefault(near, []).append(number + 1)
     for first, numbers in met.items():
         text = ", ".join(map(str, numbers))
-        axes.annotate(
-            text, points[first], (7, 4), textcoords="offset points", fontsize="small", annotation_clip=False
-        )
+        axes.annotate(text, points[first], (7, 4), textcoords="offset points", fontsize="small", annotation_clip=False)

@@ -21,7 +21,6 @@ from smoothcert.report.metrics import (
 from smoothcert.report.notes import Subject, csv_columns, markers, notes, subjects
 from smoothcert.report.tables.accuracy import named_headings, percent, radius_headings
 from smoothcert.report.tables.layout import Column, Sheet, render_sheet, rich_sheet, text_line
-from smoothcert.store import Outcomes
 from smoothcert.types import Norm, UsageError
 
 CHOSEN_THETA = (

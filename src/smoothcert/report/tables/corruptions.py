@@ -21,14 +21,40 @@ from smoothcert.types import UsageError, unknown_name
 LINES = ("type", "severity", "set")
 """What a line of the table is about: a type (mean over severities), a severity (mean over types), or one set."""
 
-_ORDER_MNIST = (
-    "brightness dotted_line glass_blur impulse_noise rotate shear spatter translate canny_edges fog motion_blur scale "
-    "shot_noise stripe zigzag"
-).split()
-_ORDER_CIFAR = (
-    "gaussian_noise shot_noise impulse_noise defocus_blur glass_blur motion_blur zoom_blur snow frost fog brightness "
-    "contrast elastic_transform pixelate jpeg_compression"
-).split()
+_ORDER_MNIST = [
+    "brightness",
+    "dotted_line",
+    "glass_blur",
+    "impulse_noise",
+    "rotate",
+    "shear",
+    "spatter",
+    "translate",
+    "canny_edges",
+    "fog",
+    "motion_blur",
+    "scale",
+    "shot_noise",
+    "stripe",
+    "zigzag",
+]
+_ORDER_CIFAR = [
+    "gaussian_noise",
+    "shot_noise",
+    "impulse_noise",
+    "defocus_blur",
+    "glass_blur",
+    "motion_blur",
+    "zoom_blur",
+    "snow",
+    "frost",
+    "fog",
+    "brightness",
+    "contrast",
+    "elastic_transform",
+    "pixelate",
+    "jpeg_compression",
+]
 _SPECIAL_NAMES = {
     "brightness": "Bright",
     "dotted_line": "Line",
@@ -78,7 +104,9 @@ def _rows(results: SuiteResults, lines: str, style: str | None) -> list[tuple[st
     if lines == "severity":
         if not results.severities:
             raise UsageError("these results have no severities to show; show a line for each type.")
-        return [(str(level), [place for place in results.outcomes if place[1] == level]) for level in results.severities]
+        return [
+            (str(level), [place for place in results.outcomes if place[1] == level]) for level in results.severities
+        ]
     names = _paper_names(results.types) if style else {kind: kind for kind in results.types}
     places = [(kind, level) for kind in names for level in (None, *results.severities)]
     places = [place for place in places if place in results.outcomes]
