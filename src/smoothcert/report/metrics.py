@@ -145,8 +145,8 @@ def radii_or_default(runs: Sequence[Outcomes], radii: Sequence[float] | None, mo
 def default_radii(runs: Sequence[Outcomes], most: int = 12) -> tuple[float, ...]:
     """Choose at most ``most`` radii from 0 to the largest radius of a correct answer.
 
-    The steps are 0.25, finer where all radii are below 0.75, and coarser where the radii would be too many. In ℓ0, where
-    a radius is a number of pixels, the steps are whole.
+    The steps are 0.25, finer where all radii are below 0.75, and coarser where the radii would be too many. In ℓ0 the
+    steps are whole, since a radius is a number of pixels.
 
     Example:
         >>> default_radii([Outcomes("run", [0], [5], [5], [1.1])])

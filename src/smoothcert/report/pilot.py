@@ -39,8 +39,8 @@ def guess_probabilities(pilot: Result, noise: Noise) -> NDArray[np.float64]:
     norm = read_norm(pilot.table(["index", "norm"]))
     if norm not in (None, noise.norms[0]):
         raise UsageError(
-            f"{pilot.path} has {NORM_TEXT[norm]} radii, which do not determine probabilities under {noise.name} noise; give "
-            "a run folder, which keeps its votes."
+            f"{pilot.path} has {NORM_TEXT[norm]} radii, which do not determine probabilities under {noise.name} noise; "
+            "give a run folder, which keeps its votes."
         )
     answers = zip(pilot.array("predict").tolist(), pilot.array("radius").tolist(), strict=True)
     return np.array([0.5 if label == ABSTAIN else float(noise.threshold(radius)) for label, radius in answers])

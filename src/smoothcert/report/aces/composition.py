@@ -235,8 +235,9 @@ def _median(certify: IntArray) -> FloatArray:
 def compose(components: Components, theta: float) -> Outcomes:
     """Compute the certified answers of ACES at a threshold (Algorithm 1).
 
-    The answer is the certifier's class with the smaller of both radii where the selector is certified to choose it; else,
-    with radius 0, the core's class where the core is chosen, or the common class of both where no choice is certified.
+    The answer is the certifier's class with the smaller of both radii where the selector is certified to choose it;
+    else, with radius 0, the core's class where the core is chosen, or the common class of both where no choice is
+    certified.
 
     Example:
         >>> certifier = Outcomes("run", [0, 1, 2], [5, 5, 5], [5, 5, 5], [0.5, 0.2, 0.9])

@@ -195,8 +195,8 @@ def components_figure(inputs: Sequence[tuple[ArrayLike, ArrayLike]], *, title: s
 def covariance_figure(clean: ArrayLike, noisy: ArrayLike, *, reading: str = "mean", title: str | None = None) -> Figure:
     """Draw the covariance of the logits of two members, measured and modelled, and the difference (Fig. 11).
 
-    The clean component is above, the perturbation effect below; each row has one scale. Measured matrices are means over
-    all members and pairs of members.
+    The clean component is above, the perturbation effect below; each row has one scale. Measured matrices are means
+    over all members and pairs of members.
 
     Args:
         clean: Clean logits of one input, (members, classes).

@@ -81,8 +81,8 @@ def render(
     """Write a table as text.
 
     Accuracies and abstentions are per cent with one decimal, rounded to nearest, ties to even, from the exact counts.
-    The ACR is an average, not a certificate, and is rounded to nearest at three decimals as in the papers; the radius of
-    a single input always rounds down. Means over seeds have one decimal more.
+    The ACR is an average, not a certificate, and is rounded to nearest at three decimals as in the papers; the radius
+    of a single input always rounds down. Means over seeds have one decimal more.
 
     Args:
         table: The table.

@@ -21,40 +21,16 @@ from smoothcert.types import UsageError, unknown_name
 LINES = ("type", "severity", "set")
 """What a line of the table is about: a type (mean over severities), a severity (mean over types), or one set."""
 
-_ORDER_MNIST = [
-    "brightness",
-    "dotted_line",
-    "glass_blur",
-    "impulse_noise",
-    "rotate",
-    "shear",
-    "spatter",
-    "translate",
-    "canny_edges",
-    "fog",
-    "motion_blur",
-    "scale",
-    "shot_noise",
-    "stripe",
-    "zigzag",
-]
-_ORDER_CIFAR = [
-    "gaussian_noise",
-    "shot_noise",
-    "impulse_noise",
-    "defocus_blur",
-    "glass_blur",
-    "motion_blur",
-    "zoom_blur",
-    "snow",
-    "frost",
-    "fog",
-    "brightness",
-    "contrast",
-    "elastic_transform",
-    "pixelate",
-    "jpeg_compression",
-]
+# fmt: off
+_ORDER_MNIST = (
+    "brightness", "dotted_line", "glass_blur", "impulse_noise", "rotate", "shear", "spatter", "translate",
+    "canny_edges", "fog", "motion_blur", "scale", "shot_noise", "stripe", "zigzag",
+)
+_ORDER_CIFAR = (
+    "gaussian_noise", "shot_noise", "impulse_noise", "defocus_blur", "glass_blur", "motion_blur", "zoom_blur", "snow",
+    "frost", "fog", "brightness", "contrast", "elastic_transform", "pixelate", "jpeg_compression",
+)
+# fmt: on
 _SPECIAL_NAMES = {
     "brightness": "Bright",
     "dotted_line": "Line",

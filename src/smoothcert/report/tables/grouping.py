@@ -79,5 +79,5 @@ def _common_name(runs: Sequence[Outcomes]) -> str:
     """Name runs of several seeds by their recipe, or by the common beginning of their names."""
     recipes = {run.origin.recipe if run.origin is not None else None for run in runs}
     recipe = recipes.pop() if len(recipes) == 1 else None
-    beginning = os.path.commonprefix([run.name for run in runs])
+    beginning = os.path.commonprefix([run.name for run in runs])  # noqa: RUF071 (of characters)
     return recipe or re.sub(r"[-_. ]*(seed|s)?[-_. ]*$", "", beginning) or runs[0].name
