@@ -329,7 +329,7 @@ def test_votes_of_several_noises_or_experts_are_refused(copies, tmp_path):
         ({"core": False}, "has no answers of a core; give its prediction log with --core"),
         ({"alpha": [0.001] * 59 + [0.01]}, r"different alpha \(0.001 and 0.01\)"),
         ({"n": [400] * 59 + [500]}, r"different n \(400 and 500\)"),
-        ({"n": [300] * 60}, "is damaged: run: there are more votes than the 300"),
+        ({"n": [300] * 60}, "is damaged: the row of input 1 has counts that are negative or more"),
         ({"selector0": [[1] * 11] * 59 + [[1] * 10]}, "equally many counts in every row"),
     ],
 )

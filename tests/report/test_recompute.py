@@ -162,6 +162,8 @@ def test_refusals(model, digits, long, tmp_path):
         ("counts", None, "counts must hold equally many counts"),
         ("selection", [-1, *[0] * 9], "the row of input 120 has selection that are negative"),
         ("checkpoints", [], "checkpoints at n = 1,000 must hold equally many counts"),
+        ("checkpoints", [{"n": 1000, "counts": [1001, *[0] * 9]}], "the .* of input 120 are not 1,000 votes for 10"),
+        ("checkpoints", [{"n": 1000, "counts": [None, *[0] * 9]}], "the .* of input 120 are not 1,000 votes for 10"),
     ],
 )
 def test_damaged_votes_are_named(long, tmp_path, column, value, said):

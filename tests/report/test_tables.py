@@ -197,20 +197,7 @@ def test_every_norm_but_l2_is_named_in_the_headings():
 def test_numbers_of_pixels_are_whole():
     pixels = outcomes(radii=[3.0, 1.0], norm=Norm.L0)
     assert default_radii([pixels]) == (0.0, 1.0, 2.0, 3.0)
-    assert default_radii([outcomes(radii=[23.0], norm=Norm.L0)]) == (
-        0.0,
-        2.0,
-        4.0,
-        6.0,
-        8.0,
-        10.0,
-        12.0,
-        14.0,
-        16.0,
-        18.0,
-        20.0,
-        22.0,
-    )
+    assert default_radii([outcomes(radii=[23.0], norm=Norm.L0)]) == tuple(2.0 * i for i in range(12))
     header, row = render(accuracy_table([pixels]), "csv").splitlines()
     assert header.startswith("name,acr,l0 radius 0,l0 radius 1,l0 radius 2,l0 radius 3,abstention,inputs,norm,")
     assert row.startswith("run,1.333,66.7,66.7,33.3,33.3,33.3,3,l0,")

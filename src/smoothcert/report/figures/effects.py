@@ -49,7 +49,7 @@ def effect_figure(
 ) -> Figure:
     """Draw the ACR (left) and the certified accuracy at some radii (right) over the value of a setting.
 
-    Runs that share a value are averaged, and a bar shows how they spread. The axis is logarithmic where values span more
+    Runs that share a value are averaged, and a bar shows their spread. The axis is logarithmic where values span more
     than a factor of ten. As Figures 5 and 12 of Horváth et al. (2022), Boosting randomized smoothing, which vary the
     size of an ensemble, and the ablations of Jeong et al. (2023).
 
