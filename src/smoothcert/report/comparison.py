@@ -16,21 +16,17 @@ from smoothcert.store import Outcomes
 from smoothcert.types import Norm, UsageError
 
 SIGNIFICANCE = 0.05
-"""Differences with a smaller p-value count as real; intervals have one minus this confidence."""
+"""The p-value below which a difference counts as real; intervals have one minus this confidence."""
 
 _MOST_INPUTS = 5
 
 
 @dataclass(frozen=True)
 class RadiusComparison:
-    """Certified accuracy of both runs at one radius.
+    """The inputs that each run, and only that run, certifies correctly at a radius.
 
-    Attributes:
-        radius: The radius.
-        certified: How many inputs each run certifies correctly there.
-        only: How many of them the other run does not.
-        p_value: Of the exact McNemar test: the probability of so uneven a split if both were equally good.
-        corrected: The p-value by Holm's method for all radii compared.
+    The p-value is that of the exact McNemar test: the probability of so uneven a split if both were equally good. It is
+    corrected by Holm's method for all radii compared.
     """
 
     radius: float
@@ -55,18 +51,11 @@ class Comparison:
     """Two runs over the inputs that both have. Pairs are (first run, second run).
 
     Attributes:
-        names: The names of the runs.
-        norm: The norm of their radii; None where neither records it.
-        inputs: The number of inputs compared.
-        acr: The average certified radii.
         interval: The paired-bootstrap 95 % interval of the difference of the ACRs, first minus second.
         acr_p_value: Of the sign-flip test that the ACRs differ by chance.
-        radii: Certified accuracy at each radius.
         longer: On how many inputs each run proves the larger radius for the correct class.
         sign_p_value: Of the exact sign test over these inputs, equal ones left out.
-        abstained: The numbers of abstentions.
         largest: The inputs whose radii differ most, the most first.
-        guarantees: The guarantees of each run, as text.
         remarks: Sentences about other differences between the runs.
     """
 
@@ -103,12 +92,6 @@ def compare(first: Outcomes, second: Outcomes, radii: Sequence[float] | None = N
     Intervals and p-values are about the choice of test inputs. They do not cover training: another training seed is
     another model. Runs in different norms are refused, since their radii cannot be compared; remarks report where
     guarantee or arithmetic differ or are unknown.
-
-    Args:
-        first: One run.
-        second: The other run.
-        radii: The radii of certified accuracy; by default ``default_radii``.
-        seed: The seed of the bootstrap.
 
     Example:
         >>> one = Outcomes("one", range(20), [1] * 20, [1] * 20, [0.5] * 20)
@@ -243,20 +226,10 @@ def verdict(comparison: Comparison) -> str:
 
 
 def p_text(p_value: float) -> str:
-    """Write a p-value with two significant digits, and a tiny one as an upper bound.
-
-    Example:
-        >>> p_text(0.00001234), p_text(0.0321), p_text(1.0)
-        ('< 0.0001', '0.032', '1')
-    """
+    """Write a p-value with two significant digits, and a tiny one as an upper bound."""
     return "< 0.0001" if p_value < 0.0001 else f"{p_value:.2g}"
 
 
 def signed(value: float) -> str:
-    """Write a difference with three decimals, without a sign where it rounds to 0.
-
-    Example:
-        >>> signed(-0.0001), signed(0.25)
-        ('0.000', '0.250')
-    """
+    """Write a difference with three decimals, without a sign where it rounds to 0."""
     return f"{round(value, 3) + 0.0:.3f}"

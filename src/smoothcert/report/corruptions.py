@@ -81,10 +81,7 @@ def accuracy_at(radius: float) -> Measure:
 def suite_mean(results: SuiteResults, measure: Measure, places: Iterable[Place] | None = None) -> Fraction:
     """Compute the mean over types of their means over severities, exactly.
 
-    Args:
-        results: The results of a method.
-        measure: The measure; the mean over all types is mACR or mAcc.
-        places: The sets; by default all but the clean set.
+    The sets are by default all but the clean set; that mean is mACR or mAcc.
 
     Example:
         >>> right, wrong = (Outcomes("run", [0], [5], [answer], [0.5]) for answer in (5, 7))

@@ -60,12 +60,7 @@ def average_certified_radius(outcomes: Outcomes) -> float:
 
 
 def acr_text(value: float) -> str:
-    """Write an ACR with three decimals: an average, not a certificate, so rounded to nearest as papers print it.
-
-    Example:
-        >>> acr_text(0.53753288)
-        '0.538'
-    """
+    """Write an ACR with three decimals: an average, not a certificate, so rounded to nearest as papers print it."""
     return str(Decimal(repr(float(value))).quantize(Decimal("0.001"), rounding=ROUND_HALF_EVEN))
 
 

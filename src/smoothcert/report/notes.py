@@ -47,10 +47,7 @@ _RECORDED = ("norm", "guarantee", "arithmetic")
 class Subject:
     """A line of a table or a curve of a figure: one run, or several that are shown as one.
 
-    Attributes:
-        name: Its name.
-        runs: The runs.
-        pooled: Whether the statements of all runs are counted as one set, as those of a suite of corruptions are.
+    The statements of ``pooled`` runs are counted as one set, as those of a suite of corruptions are.
     """
 
     name: str
@@ -111,12 +108,7 @@ def markers(shown: Sequence[Subject]) -> list[str]:
 
 
 def notes(shown: Sequence[Subject], *, ranked: bool = False) -> list[str]:
-    """Write the sentences below a table or a figure.
-
-    Args:
-        shown: The lines.
-        ranked: Whether best and runner-up are marked.
-    """
+    """Write the sentences below a table or a figure; ``ranked`` is whether best and runner-up are marked."""
     several = ranked and len({each.rank for each in shown}) > 1
     return [
         *_shared(shown),

@@ -47,11 +47,7 @@ def pareto_figure(
     other markers are single smoothed classifiers, numbered where there are several. Without compositions it is the
     trade-off of Figures 4 and 5 of Jeong et al. (2023). The legend marks guarantees and arithmetic as tables do.
 
-    Args:
-        runs: The components of the compositions.
-        singles: Single smoothed classifiers.
-        radius: Measure robustness by certified accuracy at this radius; by the ACR when it is None.
-        title: The title of the figure.
+    Robustness is certified accuracy at ``radius``, or the ACR when it is None.
     """
     everyone = [run.certifier for run in runs] + [single.outcomes for single in singles]
     norm = common_norm(everyone)
@@ -122,11 +118,7 @@ def entropy_figure(
 ) -> Figure:
     """Draw how many inputs the certifier certifies correctly at a radius, over their median entropy (Figure 3).
 
-    Args:
-        components: The components, with a ``median``.
-        radius: The radius.
-        theta: A threshold to draw: inputs to its left (mostly) go to the certifier.
-        title: The title of the figure.
+    Inputs to the left of a threshold ``theta`` (mostly) go to the certifier.
     """
     if components.median is None:
         raise UsageError(f"{components.name} has no median entropies; put its log _entropies next to the others.")

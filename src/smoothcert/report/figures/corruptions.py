@@ -1,4 +1,4 @@
-"""Figures of results on suites of corruptions."""
+"""Figures of methods on a suite of corruptions, made comparable by ``report.corruptions.comparable``."""
 
 from __future__ import annotations
 
@@ -18,12 +18,7 @@ _PANELS_IN_A_ROW = 4
 
 
 def type_figure(methods: Sequence[SuiteResults], *, title: str | None = None) -> Figure:
-    """Draw the ACR on every type of corruption, a dot for each method; the mean and the clean set are below.
-
-    Args:
-        methods: The results, all on the same sets; see :func:`smoothcert.report.corruptions.comparable`.
-        title: The title of the figure.
-    """
+    """Draw the ACR on every type of corruption, a dot for each method; the mean and the clean set are below."""
     types, found = methods[0].types, methods[0].outcomes
     clean = [IDENTITY] if (IDENTITY, None) in found else []
     names = [*types, ACR.mean_name, *clean]
@@ -48,12 +43,7 @@ def type_figure(methods: Sequence[SuiteResults], *, title: str | None = None) ->
 
 
 def severity_figure(methods: Sequence[SuiteResults], *, title: str | None = None) -> Figure:
-    """Draw the ACR over the severity, a panel for each type of corruption; a thin line marks the clean set.
-
-    Args:
-        methods: The results, all on the same sets; see :func:`smoothcert.report.corruptions.comparable`.
-        title: The title of the figure.
-    """
+    """Draw the ACR over the severity, a panel for each type of corruption; a thin line marks the clean set."""
     levels = methods[0].severities
     if not levels:
         raise UsageError("these results have no severities to draw; draw the types instead.")

@@ -46,7 +46,6 @@ def scale_limit_figure(
         dimensions: The numbers of coordinates d to compute, increasing.
         worst: Whether to draw the worst classifier's probability at distance ε, as thin curves.
         lowest: The lower end of the probability axis.
-        title: The title of the figure.
     """
     if not len(ratios):
         raise UsageError("there are no ratios of scales to draw; give at least one.")

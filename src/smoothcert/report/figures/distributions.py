@@ -32,7 +32,6 @@ class Confidence:
     """How sure a run is of every input with votes.
 
     Attributes:
-        name: The name of the run.
         bound: The lower bound on the probability of the guessed class.
         share: The share of the estimation votes for the class with the most votes.
         answer: ``correct``, ``wrong`` or ``abstained``.

@@ -55,10 +55,8 @@ def effect_figure(
 
     Args:
         runs: Each run with its value: a number or a name.
-        setting: The name of the setting.
         radii: The radii of certified accuracy; by default at most four.
         bars: ``range`` for lowest to highest, ``sd`` for ± one standard deviation (of the sample).
-        title: The title of the figure.
     """
     outcomes = [run for _, run in runs]
     norm = common_norm(outcomes)

@@ -26,15 +26,7 @@ _NAME_WIDTH = 16
 class VotedInput:
     """An input, some of its noisy copies, and how the classifier voted on all of them.
 
-    Attributes:
-        index: Its index in the dataset.
-        image: The input, (channels, height, width) in [0, 1] with 1 or 3 channels.
-        copies: Noisy copies, each of the image's shape.
-        counts: Votes per class.
-        n: The number of votes, invalid ones included.
-        label: The true class.
-        predict: The certified class, or ``ABSTAIN``.
-        radius: The certified radius, in ``norm``.
+    Images are (channels, height, width) in [0, 1] with 1 or 3 channels; ``n`` counts all votes, invalid ones included.
     """
 
     index: int
@@ -63,7 +55,6 @@ def scales_figure(
         scales: By name of the scale, its value for every input; a row for each.
         names: The headings of the inputs.
         seed: The seed of the noise, which in a column differs only by its scale.
-        title: The title of the figure.
     """
     pixels = [_image(image) for image in images]
     if not pixels:
@@ -97,7 +88,6 @@ def votes_figure(inputs: Sequence[VotedInput], class_names: Sequence[str], *, ti
     Args:
         inputs: The inputs, at least one.
         class_names: The name of each class; of more than ten, those with the most votes and the true one are shown.
-        title: The title of the figure.
     """
     if not inputs:
         raise UsageError("there are no inputs to show.")

@@ -73,15 +73,9 @@ def entry(text: str, width: float = _USUAL_WIDTH) -> str:
 
 
 def legend_columns(entries: Sequence[str], meanings: int = 0, *, width: float = _USUAL_WIDTH) -> tuple[int, float]:
-    """Lay out a legend below a figure.
+    """Return the number of columns of a legend below a figure, 2 where its entries are short, and its height in inches.
 
-    Args:
-        entries: Its entries.
-        meanings: How many further entries :func:`in_columns` adds.
-        width: The width of the figure in inches.
-
-    Returns:
-        The number of columns, 2 where the entries are short enough, and the height in inches.
+    ``meanings`` is how many further entries :func:`in_columns` adds, and ``width`` that of the figure in inches.
     """
     short = max(map(len, entries)) <= 40 * width / _USUAL_WIDTH
     lines = sum(1 + text.count("\n") for text in entries)

@@ -43,7 +43,6 @@ def margin_figure(model: VarianceModel, noisy: ArrayLike, sizes: Sequence[int], 
         model: The model of one input.
         noisy: Logits of noisy copies by the members of the model, (members, copies, classes).
         sizes: Ensemble sizes, at most the number of members.
-        title: The title of the figure.
     """
     _require(sizes, "ensemble sizes")
     position = int(np.argmin(model.given_members(max(sizes)).mean))
@@ -96,8 +95,6 @@ def radii_figure(
 
     Args:
         distributions: The distributions by name, such as ``"k = 5, n = 1000"``.
-        norm: The norm of the radii.
-        title: The title of the figure.
     """
     _require(distributions, "distributions")
     bins = np.linspace(0.0, 1.02 * max(_usual_most(each) for each in distributions.values()) or 1.0, _BINS + 1)
@@ -132,8 +129,6 @@ def expected_radius_figure(
         probabilities: The true success probabilities.
         samples: The numbers of samples n.
         alpha: The probability of a wrong certificate.
-        norm: The norm of the radii.
-        title: The title of the figure.
     """
     _require(probabilities, "probabilities")
     _require(samples, "numbers of samples")
@@ -156,7 +151,6 @@ def components_figure(inputs: Sequence[tuple[ArrayLike, ArrayLike]], *, title: s
 
     Args:
         inputs: Clean logits (members, classes) and noisy logits (members, copies, classes) of each input.
-        title: The title of the figure.
     """
     _require(inputs, "inputs")
     shares: dict[str, list[tuple[FloatArray, FloatArray]]] = {"clean": [], "mean": []}
@@ -202,7 +196,6 @@ def covariance_figure(clean: ArrayLike, noisy: ArrayLike, *, reading: str = "mea
         clean: Clean logits of one input, (members, classes).
         noisy: Logits of its noisy copies, (members, copies, classes).
         reading: As in ``stats.estimate_variance``.
-        title: The title of the figure.
     """
     model = estimate_variance(clean, noisy, reading=reading)
     zetas = {rf"clean component, $\zeta_c$ = {model.zeta_c:.2f}": model.zeta_c}

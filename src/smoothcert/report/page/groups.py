@@ -23,10 +23,8 @@ class Group:
     """Results in one norm over common inputs.
 
     Attributes:
-        norm: The norm of all radii, if known.
         results: The results; after :func:`groups`, restricted to the common inputs.
         index: The common inputs.
-        label: Their true classes.
         components: The parts of ACES by path, for the results that have them.
         notes: Sentences about what was left out.
     """

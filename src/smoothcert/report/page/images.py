@@ -50,14 +50,7 @@ class Images:
 def group_images(
     group: Group, find: FindDataset | None, override: ImageDataset | None = None, budget: int = BUDGET
 ) -> Images:
-    """Pack the images of a group's inputs, if the dataset is there and is the one that was certified.
-
-    Args:
-        group: The group.
-        find: Finds the dataset of a run; None leaves images out.
-        override: A dataset to use instead of the one a run names.
-        budget: The most bytes of the images.
-    """
+    """Pack the images of a group's inputs, if the dataset found (or ``override``) is the one that was certified."""
     if find is None and override is None:
         return Images(note="This report was made without images.")
     try:

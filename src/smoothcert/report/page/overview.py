@@ -133,12 +133,7 @@ def _time(table: pa.Table) -> Cell:
 
 
 def duration_text(seconds: float) -> str:
-    """Write a duration in a suitable unit.
-
-    Example:
-        >>> duration_text(0.0834), duration_text(16.62), duration_text(90)
-        ('83 ms', '16.6 s', '1.5 min')
-    """
+    """Write a duration in a suitable unit."""
     if seconds < 0.9995:
         return f"{1000 * seconds:.0f} ms"
     return f"{seconds:.1f} s" if seconds < 60 else f"{seconds / 60:.1f} min"

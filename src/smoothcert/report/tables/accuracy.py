@@ -30,14 +30,7 @@ from smoothcert.types import Norm, unknown_name
 
 @dataclass(frozen=True)
 class AccuracyTable:
-    """Certified accuracy of several runs at common radii.
-
-    Attributes:
-        norm: The norm of the radii; None where no run records it.
-        radii: The radii of the columns.
-        rows: The rows, by group, else in the order given.
-        scale_heading: The symbol of the noise scales, where all are known and of one noise.
-    """
+    """Certified accuracy of several runs at common radii, and the symbol of their noise scales where all are known."""
 
     norm: Norm | None
     radii: tuple[float, ...]
@@ -60,7 +53,7 @@ def accuracy_table(
     whose norm is unknown is marked. See ``notes`` for markers and ranking.
 
     Args:
-        runs: The outcomes of the runs.
+        runs: The runs.
         radii: The radii of the columns; by default ``default_radii``.
         each: Whether every run has a separate row.
 
@@ -85,7 +78,7 @@ def render(
     of a single input always rounds down. Means over seeds have one decimal more.
 
     Args:
-        table: The table.
+        table: A table.
         format: ``md``, ``latex`` (needs the package booktabs), ``csv`` (per cent without the sign) or ``html``.
         intervals: Whether to add 95 % intervals over the test sample, rounded outwards: Wilson's for accuracies, the
             bootstrap's for the ACR. Means over seeds show their standard deviation instead.
@@ -146,12 +139,7 @@ def _with_metadata(sheet: Sheet, table: AccuracyTable) -> Sheet:
 
 
 def radius_headings(norm: Norm | None, radii: Sequence[float]) -> list[str]:
-    """Write radii as headings with equally many decimals: at least two, in ℓ0 none where all are whole.
-
-    Example:
-        >>> radius_headings(Norm.L2, [0.0, 0.125])
-        ['0.000', '0.125']
-    """
+    """Write radii as headings with equally many decimals: at least two, in ℓ0 none where all are whole."""
     exact = [Decimal(repr(radius)).normalize() for radius in radii]
     digits = max(0 if norm is Norm.L0 else 2, *(-int(radius.as_tuple().exponent) for radius in exact))
     return [f"{radius:.{digits}f}" for radius in exact]
@@ -205,12 +193,7 @@ def _number(values: Sequence[Fraction], digits: int, bounds: tuple[float, float]
 
 
 def rounded(value: Fraction, digits: int) -> str:
-    """Write a number that is not negative with some decimals, rounded to nearest, ties to even.
-
-    Example:
-        >>> rounded(Fraction(1, 8), 2)
-        '0.12'
-    """
+    """Write a number that is not negative with some decimals, rounded to nearest, ties to even."""
     return _decimal(round(value * 10**digits), digits)
 
 

@@ -34,15 +34,8 @@ CHOSEN_THETA = (
 class AcesRow:
     """One composition at one threshold.
 
-    Attributes:
-        name: The name of the run.
-        theta: The threshold.
-        natural: The number of inputs that PREDICT classifies correctly.
-        acr: The average certified radius.
-        certified: The number of inputs certified correctly at each radius of the table.
-        selected: The number of inputs whose selector is certified to choose the certifier at each radius.
-        inputs: The number of all inputs.
-        run: The position of the run in the table.
+    Of all inputs, PREDICT classifies ``natural`` correctly. At each radius of the table, ``certified`` are certified
+    correctly, and the selector is certified to choose the certifier for ``selected``. ``run`` is the number of the run.
     """
 
     name: str
@@ -80,12 +73,7 @@ class AcesTable:
 
 
 def parse_thetas(text: str) -> tuple[float, ...]:
-    """Parse thresholds: a comma-separated list, or ``first:last:step``.
-
-    Example:
-        >>> parse_thetas("0.1,0.3")
-        (0.1, 0.3)
-    """
+    """Parse thresholds: a comma-separated list, or ``first:last:step``."""
     try:
         thetas = parse_radii(text)
     except UsageError:

@@ -48,12 +48,7 @@ def separate_rows(runs: Sequence[Outcomes]) -> list[Row]:
 
 
 def scale_heading(rows: Sequence[Row]) -> str:
-    """Return σ, λ or keep; empty where a noise scale is unknown or the noises differ.
-
-    Example:
-        >>> scale_heading([Row("log", ())])
-        ''
-    """
+    """Return σ, λ or keep; empty where a noise scale is unknown or the noises differ."""
     noises = {run.origin.noise if run.origin is not None else None for row in rows for run in row.runs}
     if len(noises) != 1 or not all(row.scale for row in rows):
         return ""

@@ -25,7 +25,6 @@ class Column:
     """A column of a sheet.
 
     Attributes:
-        heading: The heading of the column.
         over: A heading over all adjacent columns that have the same one.
         better: Whether ``high`` or ``low`` values are better; without it the column has no best value.
         align: ``left`` or ``right``; by default the first column is left and every other right.
@@ -70,7 +69,6 @@ class Sheet:
 
     Attributes:
         title: The title, which LaTeX and CSV leave out.
-        columns: The columns.
         lines: The lines, those of one group together.
         group_heading: The heading of the groups, which have a separate column where any has a name.
         across: Whether values are ranked within a line, among columns of the same ``over``, and not within a column.
@@ -117,12 +115,7 @@ def render_sheet(sheet: Sheet, format: str) -> str:
 
 
 def render_sentence(text: str, format: str) -> str:
-    """Write a paragraph next to sheets, in the same format.
-
-    Example:
-        >>> print(render_sentence("a_b is < 50%", "html"), end="")
-        <p>a_b is &lt; 50%</p>
-    """
+    """Write a paragraph in a format of :func:`render_sheet`."""
     if format not in FORMATS:
         raise unknown_name("table format", format, FORMATS)
     if format == "csv":
@@ -150,22 +143,12 @@ def rich_sheet(sheet: Sheet) -> rich.table.Table:
 
 
 def markdown_name(name: str) -> str:
-    """Escape a name for Markdown.
-
-    Example:
-        >>> print(markdown_name("a_b"))
-        a\\_b
-    """
+    """Escape a name for Markdown."""
     return re.sub(r"([\\`*_\[\]<>|#&~$])", r"\\\1", " ".join(name.split()))
 
 
 def latex_name(name: str) -> str:
-    """Escape a name for LaTeX; Greek letters and norms become formulas.
-
-    Example:
-        >>> print(latex_name("50% at ℓ2"))
-        50\\% at $\\ell_2$
-    """
+    """Escape a name for LaTeX; Greek letters and norms become formulas."""
     pieces = re.findall("ℓ[012∞]|.", " ".join(name.split()))
     return "".join(_LATEX.get(piece, piece) for piece in pieces)
 
