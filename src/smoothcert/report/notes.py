@@ -109,11 +109,12 @@ def markers(shown: Sequence[Subject]) -> list[str]:
 
 def notes(shown: Sequence[Subject], *, ranked: bool = False) -> list[str]:
     """Write the sentences below a table or a figure; ``ranked`` is whether best and runner-up are marked."""
+    present = {kind for each in shown for kind in each.metadata.guarantee}
     several = ranked and len({each.rank for each in shown}) > 1
     return [
         *_shared(shown),
         *_unknown(shown),
-        *_meanings(shown),
+        *(_sentence(f"{kind}: {meaning}.") for kind, meaning in COVERED.items() if kind in present),
         *["Best and runner-up are found among runs of the same norm and guarantee only."] * several,
         *_mixed(shown),
         *expected_errors(shown),
@@ -124,7 +125,7 @@ def notes(shown: Sequence[Subject], *, ranked: bool = False) -> list[str]:
 def _shared(shown: Sequence[Subject]) -> list[str]:
     texts = {what: {each.text(what) for each in shown} for what in _RECORDED}
     parts = [f"{what} {min(found)}" for what, found in texts.items() if len(found) == 1 and "unknown" not in found]
-    return [_sentence(", ".join(parts))] if parts else []
+    return [_sentence(f"{', '.join(parts)}.")] if parts else []
 
 
 def _unknown(shown: Sequence[Subject]) -> list[str]:
@@ -139,13 +140,8 @@ def _unknown(shown: Sequence[Subject]) -> list[str]:
         sentence = f"{gap}{of} unknown (not recorded)"
         if gap.startswith("norm") and known:
             sentence += f"; shown as if in {NORM_TEXT[next(iter(known))]}"
-        sentences.append(_sentence(sentence))
+        sentences.append(_sentence(f"{sentence}."))
     return sentences
-
-
-def _meanings(shown: Sequence[Subject]) -> list[str]:
-    present = {kind for each in shown for kind in each.metadata.guarantee}
-    return [_sentence(f"{kind}: {meaning}") for kind, meaning in COVERED.items() if kind in present]
 
 
 def _mixed(shown: Sequence[Subject]) -> list[str]:
@@ -178,7 +174,7 @@ probability at least 0.5.
     if len(by_text) > 1:
         return [f"{name_list(names)}: {text}" for text, names in by_text.items()]
     each_one = f"for each {'method' if shown[0].pooled else 'run'}, "
-    return [_capital(each_one + text if len(names) > 1 else text) for text, names in by_text.items()]
+    return [_sentence(each_one + text if len(names) > 1 else text) for text, names in by_text.items()]
 
 
 def _errors(runs: Sequence[Outcomes]) -> str:
@@ -258,8 +254,4 @@ def _listed(words: Sequence[str]) -> str:
 
 
 def _sentence(text: str) -> str:
-    return f"{_capital(text)}."
-
-
-def _capital(text: str) -> str:
     return text[0].upper() + text[1:]

@@ -11,20 +11,16 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from smoothcert.report.figures.style import LineStyle, canvas, entry, finished, in_columns, legend_columns, run_style
+from smoothcert.report.figures.style import LineStyle, canvas, entry, finished, legend_columns, run_style
 from smoothcert.store import Result
 from smoothcert.store.result import no_rows
-from smoothcert.types import Outcome, UsageError
+from smoothcert.types import UsageError
 
 FloatArray = NDArray[np.float64]
 
 _WIDTH = 9.0
 _ANSWERS: dict[str, LineStyle] = {"correct": "-", "wrong": "--", "abstained": ":"}
-_OUTCOMES: dict[str, LineStyle] = {
-    Outcome.CERTIFIED.value: "-",
-    Outcome.REFUTED.value: "--",
-    Outcome.UNDECIDED.value: ":",
-}
+_OUTCOMES: dict[str, LineStyle] = {"certified": "-", "refuted": "--", "undecided": ":"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +79,7 @@ def confidence_figure(runs: Sequence[Confidence], *, title: str | None = None) -
     _require(runs)
     counts = [", ".join(f"{(run.answer == answer).sum()} {answer}" for answer in _ANSWERS) for run in runs]
     labels = [entry(f"{run.name} ({count})", width=_WIDTH) for run, count in zip(runs, counts, strict=True)]
-    columns, height = legend_columns(labels, len(_ANSWERS), width=_WIDTH)
+    columns, height = legend_columns([*labels, *_ANSWERS], _WIDTH)
     figure, (left, right) = canvas(2, width=_WIDTH, height=3.7 + height)
     for number, run in enumerate(runs):
         for axes, values in ((left, run.bound), (right, run.share)):
@@ -97,7 +93,7 @@ def confidence_figure(runs: Sequence[Confidence], *, title: str | None = None) -
         axes.set(ylim=(0, 102), ylabel="inputs at or below (% of such answers)")
     left.set_xlabel("lower bound on $p_A$ (probability; abstains up to ½)")
     right.set_xlabel("votes for the top class (share of samples)")
-    return finished(figure, in_columns(_runs(labels), _dashed(_ANSWERS), columns), title, columns)
+    return finished(figure, _handles(labels, _ANSWERS), title, columns)
 
 
 def samples_figure(runs: Sequence[Samples], *, title: str | None = None) -> Figure:
@@ -110,7 +106,7 @@ def samples_figure(runs: Sequence[Samples], *, title: str | None = None) -> Figu
     """
     _require(runs)
     labels = [entry(f"{run.name} (mean {run.used.mean():,.0f})") for run in runs]
-    columns, height = legend_columns(labels, len(_OUTCOMES) + 1)
+    columns, height = legend_columns([*labels, *_OUTCOMES, "mean"])
     figure, (axes,) = canvas(height=3.9 + height)
     high = 1.5 * max(run.used.max() for run in runs)
     low = min(min(run.used.min() for run in runs) / 1.5, high / 10)
@@ -120,8 +116,8 @@ def samples_figure(runs: Sequence[Samples], *, title: str | None = None) -> Figu
         axes.axvline(float(run.used.mean()), color=run_style(number)["color"], linewidth=0.7, zorder=1)
     axes.set(xscale="log", xlim=(low, high), ylim=(0, 102))
     axes.set(xlabel="samples per input, selection included", ylabel="inputs decided so far (% of all)")
-    dashed = [*_dashed(_OUTCOMES), Line2D([], [], color="0.4", linewidth=0.7, label="mean")]
-    return finished(figure, in_columns(_runs(labels), dashed, columns), title, columns)
+    handles = [*_handles(labels, _OUTCOMES), Line2D([], [], color="0.4", linewidth=0.7, label="mean")]
+    return finished(figure, handles, title, columns)
 
 
 def _require(runs: Sequence[object]) -> None:
@@ -139,9 +135,6 @@ def _cumulative(
         axes.step(steps, np.append(heights, heights[-1]), where="post", linestyle=dashes, **run_style(number))
 
 
-def _runs(labels: Sequence[str]) -> list[Line2D]:
-    return [Line2D([], [], label=label, **run_style(number)) for number, label in enumerate(labels)]
-
-
-def _dashed(names: dict[str, LineStyle]) -> list[Line2D]:
-    return [Line2D([], [], color="0.3", linestyle=dashes, label=name) for name, dashes in names.items()]
+def _handles(labels: Sequence[str], kinds: dict[str, LineStyle]) -> list[Line2D]:
+    runs = [Line2D([], [], label=label, **run_style(number)) for number, label in enumerate(labels)]
+    return [*runs, *(Line2D([], [], color="0.3", linestyle=dashes, label=kind) for kind, dashes in kinds.items())]

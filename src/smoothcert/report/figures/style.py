@@ -12,7 +12,6 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from smoothcert.files import STANDARD_OUTPUT, saving
 from smoothcert.types import UsageError
@@ -72,24 +71,11 @@ def entry(text: str, width: float = _USUAL_WIDTH) -> str:
     return textwrap.fill(plain(text), round(_LABEL_WIDTH * width / _USUAL_WIDTH))
 
 
-def legend_columns(entries: Sequence[str], meanings: int = 0, *, width: float = _USUAL_WIDTH) -> tuple[int, float]:
-    """Return the number of columns of a legend below a figure, 2 where its entries are short, and its height in inches.
-
-    ``meanings`` is how many further entries :func:`in_columns` adds, and ``width`` that of the figure in inches.
-    """
+def legend_columns(entries: Sequence[str], width: float = _USUAL_WIDTH) -> tuple[int, float]:
+    """Return the columns of a legend below a figure of this width, 2 for short entries, and its height, in inches."""
     short = max(map(len, entries)) <= 40 * width / _USUAL_WIDTH
-    lines = sum(1 + text.count("\n") for text in entries)
-    if meanings:
-        return (2, 0.22 * max(-(-(lines + meanings) // 2), meanings)) if short else (1, 0.22 * (lines + meanings))
     columns = min(len(entries), 2) if short else 1
-    return columns, 0.22 * -(-lines // columns)
-
-
-def in_columns(runs: Sequence[Line2D], meanings: Sequence[Line2D], columns: int) -> list[Line2D]:
-    """Join legend handles of runs and of dashes; of two columns, the dashes have their own where runs are few."""
-    missing = len(meanings) - len(runs) if columns > 1 else 0
-    blanks = [Line2D([], [], linestyle="none", label=" ") for _ in range(missing)]
-    return [*runs, *blanks, *meanings]
+    return columns, 0.22 * -(-sum(1 + text.count("\n") for text in entries) // columns)
 
 
 def check_suffix(path: str | os.PathLike[str]) -> str:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from smoothcert.report.metrics import NORM_TEXT, certified_counts
+from smoothcert.report.aces import Components, load_single
+from smoothcert.report.metrics import NORM_TEXT, acr_text, average_certified_radius, certified_counts
 from smoothcert.report.notes import expected_false, markers, name_list, notes, subjects, upwards
-from smoothcert.report.page.aces import aces_payload
 from smoothcert.report.page.groups import Group
 from smoothcert.report.page.overview import known, noise_cell, table_payload
 from smoothcert.report.tables.accuracy import percent
+from smoothcert.report.tables.aces import aces_table
 from smoothcert.store import Outcomes, Result, flat_config
-from smoothcert.types import ABSTAIN, Guarantee, Norm
+from smoothcert.types import ABSTAIN, Guarantee, Norm, SmoothcertError
 
 DECIMALS = {Norm.L0: 0, Norm.L1: 4, Norm.L2: 4, Norm.LINF: 6, None: 4}
 """Decimals of a radius on the page, where it is rounded down."""
@@ -56,7 +58,7 @@ def group_payload(group: Group, radii: Sequence[float] | None) -> dict[str, Any]
             {**_run_payload(result, grid, limit, decimals), "marker": marker}
             for result, limit, marker in zip(group.results, limits, markers(shown), strict=True)
         ],
-        "aces": aces_payload(group, table["radii"]),
+        "aces": _aces_payload(group, table["radii"]),
     }
 
 
@@ -210,3 +212,37 @@ def _differences(results: Sequence[Result]) -> list[str]:
     if len({max(table["n"].drop_null().to_pylist()) for table in tables if known(table, "n")}) > 1:
         found.append("The runs drew different numbers of samples; more samples prove larger radii.")
     return found
+
+
+def _aces_payload(group: Group, radii: Sequence[float]) -> dict[str, Any] | None:
+    """Compute the Pareto curves of compositions and the points of single classifiers; None without compositions."""
+    if not group.components:
+        return None
+    points, curves = [], []
+    for place, result in enumerate(group.results):
+        parts = group.components.get(result.path)
+        if parts is not None:
+            curves.append({"run": place, **_curve(result, parts, radii)})
+        with suppress(SmoothcertError):  # without natural accuracy there is no point
+            single = load_single(result)
+            name = result.name + (", certifier alone" if parts is not None else "")
+            natural, acr = round(100 * single.natural, 4), average_certified_radius(single.outcomes)
+            points.append({"name": name, "run": place, "natural": natural, "acr": acr})
+    return {"curves": curves, "points": points}
+
+
+def _curve(result: Result, parts: Components, radii: Sequence[float]) -> dict[str, Any]:
+    rows = aces_table([parts], parts.thetas.tolist(), radii).rows
+    theta = getattr(result.settings.procedure, "theta", None)
+    start = float(theta) if isinstance(theta, (int, float)) else 0.3
+    return {
+        "name": parts.name,
+        "start": int(np.argmin(np.abs(parts.thetas - start))),
+        "theta": [f"{row.theta:.2f}" for row in rows],
+        "natural": [round(100 * row.natural / row.inputs, 4) for row in rows],
+        "naturalText": [percent(row.natural, row.inputs) for row in rows],
+        "acr": [row.acr for row in rows],
+        "acrText": [acr_text(row.acr) for row in rows],
+        "certified": [[percent(count, row.inputs) for count in row.certified] for row in rows],
+        "selected": [[percent(count, row.inputs) for count in row.selected] for row in rows],
+    }

@@ -147,10 +147,8 @@ def radius_headings(norm: Norm | None, radii: Sequence[float]) -> list[str]:
 
 def named_headings(norm: Norm | None, radii: Sequence[float], name: str = "") -> list[str]:
     """Write headings for formats without a title: they name every known norm but ℓ2."""
-    headings = radius_headings(norm, radii)
-    if norm is None or norm is Norm.L2:
-        return headings
-    return [f"{name or norm.value} radius {heading}" for heading in headings]
+    called = "" if norm is None or norm is Norm.L2 else f"{name or norm.value} radius "
+    return [called + heading for heading in radius_headings(norm, radii)]
 
 
 def _cells(table: AccuracyTable, row: Row, style: TableStyle, intervals: bool) -> list[Cell]:
