@@ -12,13 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from smoothcert.store.outcomes import Outcomes
 from smoothcert.types import Norm, UsageError
 
-NORM_TEXT: dict[Norm | None, str] = {
-    Norm.L0: "ℓ0",
-    Norm.L1: "ℓ1",
-    Norm.L2: "ℓ2",
-    Norm.LINF: "ℓ∞",
-    None: "unknown-norm",
-}
+NORM_TEXT: dict[Norm | None, str] = {Norm.L0: "ℓ0", Norm.L1: "ℓ1", Norm.L2: "ℓ2", Norm.LINF: "ℓ∞", None: "unknown-norm"}
 """How a norm is written before the word radius, in headings and sentences."""
 
 _MOST_RADII = 1000

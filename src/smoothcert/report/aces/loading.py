@@ -11,13 +11,7 @@ from typing import Any
 import numpy as np
 
 from smoothcert.noise import Noise
-from smoothcert.report.aces.composition import (
-    TABULATED,
-    Components,
-    IntArray,
-    Single,
-    components_from_votes,
-)
+from smoothcert.report.aces.composition import TABULATED, Components, IntArray, Single, components_from_votes
 from smoothcert.report.metrics import NORM_TEXT
 from smoothcert.report.recompute import dimension_for, offsets
 from smoothcert.stats.decisions import certified_class, guess_and_bound

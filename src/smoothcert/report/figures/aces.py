@@ -35,11 +35,7 @@ _NEAR = 0.07
 
 
 def pareto_figure(
-    runs: Sequence[Components],
-    singles: Sequence[Single] = (),
-    *,
-    radius: float | None = None,
-    title: str | None = None,
+    runs: Sequence[Components], singles: Sequence[Single] = (), *, radius: float | None = None, title: str | None = None
 ) -> Figure:
     """Draw robustness over natural accuracy, a curve over all thresholds per composition (Figures 1, 2, 4, 5, 8, 9).
 

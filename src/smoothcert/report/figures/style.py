@@ -54,11 +54,7 @@ def finished(figure: Figure, handles: Sequence[object], title: str | None, colum
 
 def line_style(number: int, width: float = 1.8) -> dict[str, Any]:
     """Return colour, dashes and width of a curve; 28 curves look different."""
-    return {
-        "color": COLOURS[number % len(COLOURS)],
-        "linestyle": DASHES[number % len(DASHES)],
-        "linewidth": width,
-    }
+    return {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)], "linewidth": width}
 
 
 def run_style(number: int) -> dict[str, Any]:
