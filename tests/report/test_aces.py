@@ -405,7 +405,7 @@ def test_missing_and_wrong_logs_are_named(shared_data, tmp_path):
     (tmp_path / "x_selection_0.30").write_text("".join(lines).replace("20\t0", "20\t2"))
     refused("a selection must be 1 .certifier., 0 .core. or -1")
     (tmp_path / "x_selection_0.30").rename(tmp_path / "x_selection_high")
-    refused("x_selection_high does not end with a new threshold")
+    refused("x_selection_high does not end with a unique threshold")
     (tmp_path / "x_selection_high").unlink()
     (tmp_path / "x_certification").unlink()
     refused("x_certification is missing")

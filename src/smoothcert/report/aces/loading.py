@@ -178,7 +178,7 @@ def _selections(prefix: Path) -> dict[float, Path]:
             except ValueError:
                 theta = -1.0
             if not 0 <= theta <= 1 or theta in found:
-                raise UsageError(f"{path} does not end with a threshold in [0, 1] that is not there yet; rename it.")
+                raise UsageError(f"{path} does not end with a unique threshold in [0, 1]; rename it.")
             found[theta] = path
     return found
 
