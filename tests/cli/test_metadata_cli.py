@@ -132,7 +132,7 @@ class TestSimultaneous:
         assert {row["alpha"] for row in stored.rows()} == {0.002}
         assert stored.config["procedure"]["alpha"] == 0.002
         assert stored.info["sessions"][-1]["source"]["simultaneous"] == {"alpha": 0.01, "inputs": 5}
-        said = "Of the 5 statements at most 0.01 are expected to be false (alpha = 0.002 per input); all hold together "
+        said = "Of the 5 statements at most 0.01 are expected to be false (alpha = 0.002 per input); all hold "
         assert said + "with probability at least 0.99." in out
         certify("together", "--simultaneous", "--alpha", 0.01)  # the same command continues
         assert len(load_run(tmp_path / "together").info["sessions"]) == 2
@@ -144,7 +144,7 @@ class TestSimultaneous:
             certify(str(number), "--simultaneous", "--seed", 3, "--shard", f"{number}/2")
         code, out, err = run("merge", tmp_path / "1", tmp_path / "2", "-o", tmp_path / "united")
         assert code == 0, err
-        assert "all hold together with probability at least 0.999" in out
+        assert "all hold with probability at least 0.999" in out
         certify("whole", "--simultaneous", "--seed", 3)
         assert load_run(tmp_path / "united").config == load_run(tmp_path / "whole").config
 

@@ -326,10 +326,10 @@ def test_votes_of_several_noises_or_experts_are_refused(copies, tmp_path):
     ("changes", "words"),
     [
         ({"selector": None}, "kept no votes of a selector"),
-        ({"core": False}, "does not hold the answers of a core; give its prediction log with --core"),
+        ({"core": False}, "has no answers of a core; give its prediction log with --core"),
         ({"alpha": [0.001] * 59 + [0.01]}, r"different alpha \(0.001 and 0.01\)"),
         ({"n": [400] * 59 + [500]}, r"different n \(400 and 500\)"),
-        ({"n": [300] * 60}, "is damaged: run: there are more votes than the 300"),
+        ({"n": [300] * 60}, "is damaged: the row of input 1 has counts that are negative or more"),
         ({"selector0": [[1] * 11] * 59 + [[1] * 10]}, "equally many counts in every row"),
     ],
 )
@@ -346,7 +346,7 @@ def test_cores_that_do_not_fit(copies, tmp_path):
     refused = {
         core_log(tmp_path / "few", copies[:-1]): "other inputs than run: it lacks input 59",
         core_log(tmp_path / "labels", copies, shift=1): "has other labels than run: .* for input 0",
-        run: "holds a certification, which does not tell the core's answers",
+        run: "holds a certification, which does not have the core's answers",
         tmp_path / "nothing": "there is no core",
     }
     for path, words in refused.items():
@@ -405,7 +405,7 @@ def test_missing_and_wrong_logs_are_named(shared_data, tmp_path):
     (tmp_path / "x_selection_0.30").write_text("".join(lines).replace("20\t0", "20\t2"))
     refused("a selection must be 1 .certifier., 0 .core. or -1")
     (tmp_path / "x_selection_0.30").rename(tmp_path / "x_selection_high")
-    refused("x_selection_high does not end with a threshold")
+    refused("x_selection_high does not end with a unique threshold")
     (tmp_path / "x_selection_high").unlink()
     (tmp_path / "x_certification").unlink()
     refused("x_certification is missing")
@@ -477,11 +477,11 @@ def test_composition_by_hand():
         ({"thetas": [0.0, 1.5]}, "within"),
         ({"core": [5, 5, 7]}, r"core has shape \(3,\), but \(4,\) is needed"),
         ({"core": [5.0, 5.0, 7.0, 5.0]}, "core must hold a whole number"),
-        ({"predicted": [5, 5, 5, -2]}, "only an answer may be -1"),
+        ({"predicted": [5, 5, 5, -2]}, "predicted has a class below -1"),
         ({"choice": [[0, 0, 0, 2], [1, -1, 0, 1]]}, "must be 1 .certifier., 0 .core. or -1"),
         ({"choice_radius": [[0.9] * 4, [0.3, 0.1, 0.8, 0.7]]}, "abstains must have radius 0"),
         ({"choice_radius": [[0.9] * 4, [0.3, 0.0, 0.8, np.inf]]}, "finite"),
-        ({"median": [0.1]}, "one median for every input"),
+        ({"median": [0.1]}, "median has shape"),
     ],
 )
 def test_parts_that_do_not_fit(changes, words):

@@ -69,7 +69,7 @@ def test_everything_by_hand():
     one = outcomes([0.9, 0.6, 0.3, 0.2, 0.0], "one", index=[10, 4, 7, 2, 99])
     two = outcomes([0.1, 0.7, 0.3, 0.5], "two", index=[2, 4, 7, 10], predict=[1, 1, -1, 0])
     found = compare(one, two, [0, 0.5])
-    assert (found.inputs, found.dropped) == (4, (1, 0))
+    assert found.inputs == 4
     assert found.acr == pytest.approx((2.0 / 4, 0.8 / 4))  # two is wrong on 10 and abstains on 7
     assert found.abstained == (0, 1)
     assert found.longer == (3, 1)
@@ -158,8 +158,9 @@ def test_what_differs_besides_is_told():
     assert found.remarks[:3] == (
         "The runs have different data (mnist test and fmnist test).",
         "The runs have different numbers of samples (100,000 and 1,000); radii depend on it, and --at-n or --at-alpha "
-        "make them alike.",
-        "The runs have different alpha (0.001 and 0.01); radii depend on it, and --at-n or --at-alpha make them alike.",
+        "make them comparable.",
+        "The runs have different alpha (0.001 and 0.01); radii depend on it, and --at-n or --at-alpha make them "
+        "comparable.",
     )
     alike = compare(*(outcomes([0.5], name, origin=origins[0]) for name in "ab"))
     assert not any("different" in remark for remark in alike.remarks)

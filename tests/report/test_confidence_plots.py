@@ -7,9 +7,8 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from smoothcert.report.figures.confidence import Confidence, confidence_figure
-from smoothcert.report.figures.samples import Samples, samples_figure
-from smoothcert.store import Result, find_results, flat_config, write_run
+from smoothcert.report.figures.distributions import Confidence, Samples, confidence_figure, samples_figure
+from smoothcert.store import Result, find_results, write_run
 from smoothcert.types import RunError, UsageError
 
 CONFIG = {"kind": "certification", "noise": {"name": "gaussian", "sigma": 0.5}, "procedure": {"name": "cohen"}}
@@ -112,15 +111,15 @@ def test_samples_are_cumulative_shares_of_all_inputs(tmp_path):
 @pytest.mark.parametrize("missing", ["counts", "p_lower", "n"])
 def test_a_missing_column_names_the_run(tmp_path, missing):
     write(tmp_path / "old", **{missing: None})
-    with pytest.raises(UsageError, match=rf"old does not hold {missing} for its inputs"):
+    with pytest.raises(UsageError, match=rf"old .*{missing} for its inputs"):
         Confidence.of(load(tmp_path / "old"))
 
 
 def test_published_logs_lack_votes(shared_data):
     evidence = load(shared_data / "cohen-cifar10-050" / "sigma_0.50")
-    with pytest.raises(UsageError, match=r"sigma_0\.50 does not hold counts"):
+    with pytest.raises(UsageError, match=r"sigma_0\.50 .*counts for its inputs"):
         Confidence.of(evidence)
-    with pytest.raises(UsageError, match=r"sigma_0\.50 does not hold n for"):
+    with pytest.raises(UsageError, match=r"sigma_0\.50 .*n for its inputs"):
         Samples.of(evidence)
 
 
@@ -141,11 +140,3 @@ def test_equal_names_are_told_apart_and_paths_read_once(tmp_path):
         write(tmp_path / folder)
     paths = [tmp_path / "a/x/run", tmp_path / "b/x/run", tmp_path / "b/other", tmp_path / "b" / "x"]
     assert [each.name for each in find_results(paths)] == ["a/x/run", "b/x/run", "other"]
-
-
-def test_settings_by_dotted_key():
-    assert flat_config(CONFIG, "noise.sigma", "run") == 0.5
-    with pytest.raises(UsageError, match=r"unknown flat_config of run 'noise\.sigm'; did you mean 'noise\.sigma'"):
-        flat_config(CONFIG, "noise.sigm", "run")
-    with pytest.raises(UsageError, match="unknown flat_config of run 'noise'"):
-        flat_config(CONFIG, "noise", "run")

@@ -17,9 +17,7 @@ from smoothcert.report.corruptions import (
     check_alike,
     comparable,
     load_suite_results,
-    severity_mean,
     suite_mean,
-    type_mean,
 )
 from smoothcert.report.figures.corruptions import severity_figure, type_figure
 from smoothcert.report.figures.style import save_figure
@@ -78,10 +76,10 @@ def test_our_names_keep_the_clean_set_apart(shared_data):
 
 def test_means_are_over_severities_first_and_never_over_the_clean_set():
     results = method("a", fog_1=8, fog_2=4, fog_3=0, snow_1=8, identity=8)
-    assert type_mean(results, "fog", accuracy_at(0)) == Fraction(1, 2)
+    assert suite_mean(results, accuracy_at(0), [("fog", level) for level in (1, 2, 3)]) == Fraction(1, 2)
     assert suite_mean(results, accuracy_at(0)) == Fraction(3, 4)  # not the mean of the four sets, 5/8
     assert suite_mean(results, ACR) == Fraction(3, 8)
-    assert severity_mean(results, 1, accuracy_at(0)) == 1
+    assert suite_mean(results, accuracy_at(0), [("fog", 1), ("snow", 1)]) == 1
     assert suite_mean(results, accuracy_at(0.5)) == Fraction(3, 4)
     assert suite_mean(results, accuracy_at(0.51)) == 0
     assert (results.types, results.severities) == (["fog", "snow"], [1, 2, 3])
@@ -143,8 +141,8 @@ def test_only_what_all_methods_have_is_compared():
     kept, notes = comparable([a, b])
     assert [list(results.outcomes) for results in kept] == [[("fog", None)]] * 2
     assert notes == [
-        "a lacks frost: only what all have is compared.",
-        "b lacks identity, snow: only what all have is compared.",
+        "a lacks frost: only sets that all methods have are compared.",
+        "b lacks identity, snow: only sets that all methods have are compared.",
     ]
     assert [suite_mean(results, accuracy_at(0)) for results in kept] == [1, Fraction(1, 2)]
     with pytest.raises(UsageError, match="a and c share no corruption, so there is nothing to compare"):
@@ -181,7 +179,7 @@ def test_folders_of_runs_and_logs(tmp_path, shared_data):
     (tmp_path / "b" / "a" / "fog-1.tsv").write_bytes((shared_data / "catrs-mnistc-025" / "fog.tsv").read_bytes())
     both = load_suite_results([tmp_path / "a", tmp_path / "b" / "a"])
     assert [one.name for one in both] == [f"{tmp_path.name}/a", "b/a"]
-    assert ACR.text(type_mean(both[1], "fog", ACR)) == "0.112"
+    assert ACR.text(suite_mean(both[1], ACR)) == "0.112"
     write(tmp_path / "b" / "a" / "fog-1")
     with pytest.raises(UsageError, match="holds two results for fog-1; keep one"):
         load_suite_results([tmp_path / "b" / "a"])
@@ -208,7 +206,7 @@ def test_folders_without_results(tmp_path):
 def test_runs_of_one_folder_must_be_made_alike(tmp_path, key, value, said):
     write(tmp_path / "fog-1")
     write(tmp_path / "fog-3", CONFIG | {key: value})
-    with pytest.raises(UsageError, match=f"not made alike: {re.escape(said)}; certify them alike, or into folders"):
+    with pytest.raises(UsageError, match=f"different settings: {re.escape(said)}; certify them with the same settings"):
         load_suite_results([tmp_path])
     check_alike(tmp_path / "none", CONFIG)
     with pytest.raises(UsageError, match=re.escape(said.split(" is ")[0])):

@@ -29,7 +29,7 @@ def test_the_curves_are_the_bounds():
     assert np.ravel(lines[4].get_ydata()).tolist() == [0.5, 0.5]
     assert [np.ravel(line.get_xdata())[0] for line in lines[5:]] == [784, 3_072]  # an ImageNet image is larger
     assert axes.get_xscale() == axes.get_yscale() == "log"
-    assert axes.get_title() == r"\$d\$"
+    assert figure.get_suptitle() == r"\$d\$"
     assert axes.get_ylabel().endswith("(p = 0.9, σ = 0.25, ε = 0.1)")
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels == ["τ/σ = 0.9", "τ/σ = 1.5", "worst classifier"]
@@ -42,7 +42,7 @@ def test_nothing_is_clipped_and_it_is_saved(tmp_path):
     figure = scale_limit_figure(dimensions=dimensions, worst=True, title="A title " * 12)
     figure.canvas.draw()
     (axes,) = figure.axes
-    texts = [*figure.legends[0].get_texts(), *axes.texts, axes.title, axes.xaxis.label, axes.yaxis.label]
+    texts = [*figure.legends[0].get_texts(), *axes.texts, figure._suptitle, axes.xaxis.label, axes.yaxis.label]
     for text in texts:
         box = text.get_window_extent()
         assert figure.bbox.x0 <= box.x0 <= box.x1 <= figure.bbox.x1
@@ -51,7 +51,7 @@ def test_nothing_is_clipped_and_it_is_saved(tmp_path):
     names = [text for text in axes.texts if text.get_text() in ("MNIST", "CIFAR", "ImageNet")]
     assert len(names) == 3
     for name in names:
-        assert name.get_window_extent().y1 <= axes.title.get_window_extent().y0
+        assert name.get_window_extent().y1 <= figure._suptitle.get_window_extent().y0
     save_figure(figure, tmp_path / "limit.png")
     assert (tmp_path / "limit.png").read_bytes().startswith(b"\x89PNG")
     pyplot = sys.modules.get("matplotlib.pyplot")

@@ -74,7 +74,7 @@ def test_names_stand_side_by_side():
 def test_usual_radii_are_few_and_reached():
     figure = effect_figure([(1, outcomes(2.1)), (2, outcomes(0.1))], "seed")
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert labels == ["ℓ2 radius 0", "ℓ2 radius 0.75", "ℓ2 radius 1.25", "ℓ2 radius 2"]
+    assert labels == ["ℓ2 radius 0", "ℓ2 radius 1", "ℓ2 radius 2"]
     figure = effect_figure([(1, outcomes(1.0, norm=Norm.L0)), (2, outcomes(0.0, norm=Norm.L0))], "seed")
     assert figure.legends[0].get_texts()[-1].get_text() == "ℓ0 radius 1"
     figure = effect_figure([(1, outcomes()), (2, outcomes())], "seed")  # all abstained

@@ -17,11 +17,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from smoothcert import data
-from smoothcert.report.metrics import certified_accuracy, certified_counts
+from smoothcert.report.metrics import certified_accuracy, certified_counts, default_radii
 from smoothcert.report.page.groups import groups
 from smoothcert.report.page.html import embedded_json, report_html
 from smoothcert.report.page.images import group_images
-from smoothcert.report.page.overview import usual_radii
 from smoothcert.report.page.payload import MOST_STEPS, curve_grid, floored, votes_payload
 from smoothcert.report.recompute import load_outcomes
 from smoothcert.report.tables.accuracy import accuracy_table, render
@@ -146,14 +145,14 @@ def test_the_summary_promises_no_more_than_the_guarantee(tmp_path, digits_runs):
         "Of its 125 statements, one for each input, at most 0.125 are expected to be false."
     )
     assert "no perturbation" not in weak["summary"]
-    assert "what that covers is said below" in weak["summary"]
+    assert "the guarantee is explained below" in weak["summary"]
     (both,) = payload(report_html([digits_runs / "small", path]))["groups"]
     assert "and no run more" not in both["summary"]  # another guarantee, so nothing is ranked
 
 
 def test_radii_of_the_overview():
     def radii(largest, norm=Norm.L2):
-        return usual_radii([Outcomes("run", [0], [5], [5], [largest], norm)])
+        return default_radii([Outcomes("run", [0], [5], [5], [largest], norm)])
 
     assert radii(1.1) == (0, 0.25, 0.5, 0.75, 1)
     assert radii(0.39) == (0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35)

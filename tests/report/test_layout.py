@@ -174,14 +174,13 @@ def test_html():
     parsed = _Parsed(render_sheet(Sheet(UGLY + "!", columns, lines, "σ"), "html"))
     assert parsed.caption == UGLY + "!"
     assert parsed.rows == [
-        ["", "", UGLY],
+        ["", UGLY],
         ["σ", "run", "ACR", "0.00", "0.25"],
         ["0.25", UGLY, "0.5", "60", "50"],
-        ["b", "0.6", "60", "40"],
+        ["", "b", "0.6", "60", "40"],
     ]
     assert parsed.marks == [("u", "0.5"), ("b", "50"), ("b", "0.6"), ("u", "40")]
-    assert [int(span["colspan"]) for span in parsed.spans if "colspan" in span] == [1, 2, 2]
-    assert [int(span["rowspan"]) for span in parsed.spans if "rowspan" in span] == [2]
+    assert [int(span["colspan"]) for span in parsed.spans if "colspan" in span] == [3, 2]
 
 
 def test_csv_is_raw():

@@ -167,11 +167,11 @@ def test_runs_of_several_seeds_are_not_mixed():
     ("alpha", "count", "said"),
     [
         (0.001, 500, "Of the 500 statements at most 0.5 are expected to be false (alpha = 0.001 per input); all hold "
-         "together with probability at least 0.5."),
+         "with probability at least 0.5."),
         (0.001, 10_000, "Of the 10,000 statements at most 10 are expected to be false (alpha = 0.001 per input)."),
         (0.05, 1, "Of 1 statement at most 0.05 is expected to be false (alpha = 0.05 per input)."),
         ([0.001, 0.002, 0.001], 3, "Of the 3 statements at most 0.004 are expected to be false (alpha up to 0.002 per "
-         "input); all hold together with probability at least 0.996."),
+         "input); all hold with probability at least 0.996."),
         (None, 500, "The expected number of false statements is unknown (alpha not recorded)."),
     ],
 )  # fmt: skip
@@ -183,7 +183,7 @@ def test_errors_of_several_runs():
     same = expected_errors(subjects([made("a"), made("b")]))
     assert same == [
         "For each run, of the 10 statements at most 0.01 are expected to be false (alpha = 0.001 per input); all hold "
-        "together with probability at least 0.99."
+        "with probability at least 0.99."
     ]
     names = [made(name, count=20) for name in "bcdef"]
     first, second = expected_errors(subjects([made("a"), *names]))
@@ -211,7 +211,7 @@ class TestOtherViews:
         found = compare(made("a", 0.4, count=50), made("b", 0.9, POINTWISE, count=50))
         assert verdict(found) == (
             "b has the larger radii: its ACR is larger by 0.500 (95 % interval 0.500 to 0.500, 50 inputs). The "
-            "guarantees differ (a: global, b: pointwise), so equal radii do not promise the same."
+            "guarantees differ (a: global, b: pointwise), so equal radii do not mean the same."
         )
         assert "is better" not in render_comparison(found, "md")
         assert "is better" in verdict(compare(made("a", 0.4, count=50), made("b", 0.9, count=50)))

@@ -27,7 +27,7 @@ def test_curves_labels_and_limits():
     (axes,) = figure.axes
     assert axes.get_xlabel() == "certified radius (ℓ2)"
     assert axes.get_ylabel() == "certified accuracy (%)"
-    assert axes.get_title() == "Two runs"
+    assert figure.get_suptitle() == "Two runs"
     assert [text.get_text() for text in figure.legends[0].get_texts()] == [
         r"_a \$x\$ (ACR 0.233)",
         "b (ACR 0.600)",
@@ -60,7 +60,7 @@ def test_nothing_is_clipped():
     figure.canvas.draw()
     whole = figure.bbox
     (axes,) = figure.axes
-    for text in [*figure.legends[0].get_texts(), axes.title, axes.xaxis.label, axes.yaxis.label]:
+    for text in [*figure.legends[0].get_texts(), figure._suptitle, axes.xaxis.label, axes.yaxis.label]:
         box = text.get_window_extent()
         assert box.x0 >= whole.x0
         assert box.y0 >= whole.y0

@@ -159,11 +159,13 @@ def test_refusals(model, digits, long, tmp_path):
 @pytest.mark.parametrize(
     ("column", "value", "said"),
     [
-        ("counts", [1, 2], "the votes of input 120 are not 100,000 votes for 10 classes"),
+        ("counts", [1, 2], "counts must hold equally many counts in every row"),
         ("counts", [100_001, *[0] * 9], "the row of input 120 has counts that are negative or more"),
-        ("counts", None, "the votes of input 120"),
+        ("counts", None, "counts must hold equally many counts"),
         ("selection", [-1, *[0] * 9], "the row of input 120 has selection that are negative"),
-        ("checkpoints", [], "the votes at n = 1,000 of input 120"),
+        ("checkpoints", [], "checkpoints at n = 1,000 must hold equally many counts"),
+        ("checkpoints", [{"n": 1000, "counts": [1001, *[0] * 9]}], "the .* of input 120 are not 1,000 votes for 10"),
+        ("checkpoints", [{"n": 1000, "counts": [None, *[0] * 9]}], "the .* of input 120 are not 1,000 votes for 10"),
     ],
 )
 def test_damaged_votes_are_named(long, tmp_path, column, value, said):

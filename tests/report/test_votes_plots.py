@@ -71,7 +71,7 @@ def test_pixels_are_counted_whole():
 def test_inputs_that_cannot_be_shown():
     with pytest.raises(UsageError, match="no inputs to show"):
         votes_figure([], NAMES)
-    with pytest.raises(UsageError, match="input 17 is no image"):
+    with pytest.raises(UsageError, match="input 17 is not an image"):
         votes_figure([voted(image=np.zeros(12))], NAMES)
     with pytest.raises(UsageError, match="4 classes, but only 2 have names"):
         votes_figure([voted()], NAMES[:2])

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 import torch
 
+from smoothcert.report.metrics import default_radii
 from smoothcert.report.recompute import outcomes_of
-from smoothcert.report.tables.accuracy import default_radii
 from smoothcert.sampling import BLOCK
 from smoothcert.store import load_result, load_run, merge_runs, open_run, pending, run_json, write_run
 from smoothcert.store.noisy_copies import noisy_copies
@@ -109,7 +109,7 @@ def test_settings_of_another_kind(tmp_path, changes, name):
 def test_settings_that_a_recomputation_misses(tmp_path, missing):
     procedure = {key: value for key, value in CONFIG["procedure"].items() if key != missing}
     run = load_run(written(tmp_path / "run", {**CONFIG, "procedure": procedure}))
-    with pytest.raises(RunError, match=f"does not tell its {missing}"):
+    with pytest.raises(RunError, match=f"does not record its {missing}"):
         outcomes_of(run, n=10)
 
 

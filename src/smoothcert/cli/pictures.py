@@ -134,14 +134,14 @@ def draw_effect(paths: Sequence[Path], options: PlotOptions) -> Figure:
 
 def draw_confidence(paths: Sequence[Path], options: PlotOptions) -> Figure:
     """How p_A is distributed over the inputs."""
-    from smoothcert.report.figures.confidence import Confidence, confidence_figure
+    from smoothcert.report.figures.distributions import Confidence, confidence_figure
 
     return confidence_figure([Confidence.of(each) for each in find_results(paths)], title=options.title)
 
 
 def draw_samples(paths: Sequence[Path], options: PlotOptions) -> Figure:
     """How many samples the inputs took."""
-    from smoothcert.report.figures.samples import Samples, samples_figure
+    from smoothcert.report.figures.distributions import Samples, samples_figure
 
     return samples_figure([Samples.of(each) for each in find_results(paths)], title=options.title)
 

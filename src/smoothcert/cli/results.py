@@ -52,7 +52,7 @@ def show_table(
 
 def show_accuracy(table: AccuracyTable, format: str | None = None, output: Path | None = None, **look: Any) -> None:
     """Show a table that is already made; CSV has no place for notes, so they go to stderr."""
-    shown = table.subjects
+    shown = table.rows
     remarks = notes(shown) if format == "csv" else chosen([run for each in shown for run in each.runs])
     show(
         lambda wanted: rich_table(table, **look) if wanted is None else render(table, wanted, **look),

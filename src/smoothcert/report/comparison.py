@@ -10,28 +10,23 @@ import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from smoothcert.report.intervals import bootstrap_interval, credited_radius, sign_flip_p_value
-from smoothcert.report.metrics import average_certified_radius, common_norm
+from smoothcert.report.metrics import average_certified_radius, common_norm, radii_or_default
 from smoothcert.report.notes import notes, subjects
-from smoothcert.report.tables.accuracy import default_radii
 from smoothcert.store import Outcomes
 from smoothcert.types import Norm, UsageError
 
 SIGNIFICANCE = 0.05
-"""Differences with a smaller p-value count as real; intervals have one minus this confidence."""
+"""The p-value below which a difference counts as real; intervals have one minus this confidence."""
 
 _MOST_INPUTS = 5
 
 
 @dataclass(frozen=True)
 class RadiusComparison:
-    """Certified accuracy of both runs at one radius.
+    """The inputs that each run, and only that run, certifies correctly at a radius.
 
-    Attributes:
-        radius: The radius.
-        certified: How many inputs each run certifies and gets right there.
-        only: How many of them only the one, and only the other, does.
-        p_value: Of the exact McNemar test: the probability of so uneven a split if both were equally good.
-        corrected: The p-value by Holm's method for all radii compared.
+    The p-value is that of the exact McNemar test: the probability of so uneven a split if both were equally good. It is
+    corrected by Holm's method for all radii compared.
     """
 
     radius: float
@@ -56,26 +51,17 @@ class Comparison:
     """Two runs over the inputs that both have. Pairs are (first run, second run).
 
     Attributes:
-        names: The names of the runs.
-        norm: The norm of their radii, as far as one of them tells it.
-        inputs: The number of inputs compared.
-        dropped: How many inputs of each run the other one lacks.
-        acr: The average certified radii.
         interval: The paired-bootstrap 95 % interval of the difference of the ACRs, first minus second.
         acr_p_value: Of the sign-flip test that the ACRs differ by chance.
-        radii: Certified accuracy, radius by radius.
-        longer: On how many inputs each run proves the larger radius for the right class.
+        longer: On how many inputs each run proves the larger radius for the correct class.
         sign_p_value: Of the exact sign test over these inputs, equal ones left out.
-        abstained: The numbers of abstentions.
         largest: The inputs whose radii differ most, the most first.
-        guarantees: What the certificates of each run cover, as text.
-        remarks: What a reader must know besides, a sentence each.
+        remarks: Sentences about other differences between the runs.
     """
 
     names: tuple[str, str]
     norm: Norm | None
     inputs: int
-    dropped: tuple[int, int]
     acr: tuple[float, float]
     interval: tuple[float, float]
     acr_p_value: float
@@ -84,15 +70,15 @@ class Comparison:
     sign_p_value: float
     abstained: tuple[int, int]
     largest: tuple[InputDifference, ...]
-    guarantees: tuple[str, str] = ("unknown", "unknown")
-    remarks: tuple[str, ...] = ()
+    guarantees: tuple[str, str]
+    remarks: tuple[str, ...]
 
     @property
     def better(self) -> int | None:
         """0 or 1 for the run whose ACR is really larger, None for neither.
 
-        The interval must lie on one side of 0, and, because a bootstrap of few inputs is too sure, the sign-flip test
-        must agree.
+        The interval must lie on one side of 0, and, because a bootstrap of few inputs is too confident, the sign-flip
+        test must agree.
         """
         low, high = self.interval
         if self.acr_p_value >= SIGNIFICANCE:
@@ -103,15 +89,9 @@ class Comparison:
 def compare(first: Outcomes, second: Outcomes, radii: Sequence[float] | None = None, *, seed: int = 0) -> Comparison:
     """Compare two runs over the inputs that both have.
 
-    What is compared is what a test sample can tell: intervals and p-values say what to expect of other inputs of the
-    same kind. The models are taken as they are; another training seed is another model. Runs in different norms are
-    refused, since their radii cannot be compared; where guarantee or arithmetic differ or are unknown, remarks say so.
-
-    Args:
-        first: One run.
-        second: The other.
-        radii: The radii of certified accuracy; without them ``default_radii``.
-        seed: The seed of the bootstrap.
+    Intervals and p-values are about the choice of test inputs. They do not cover training: another training seed is
+    another model. Runs in different norms are refused, since their radii cannot be compared; remarks report where
+    guarantee or arithmetic differ or are unknown.
 
     Example:
         >>> one = Outcomes("one", range(20), [1] * 20, [1] * 20, [0.5] * 20)
@@ -123,7 +103,6 @@ def compare(first: Outcomes, second: Outcomes, radii: Sequence[float] | None = N
     index = np.intersect1d(first.index, second.index)
     if len(index) == 0:
         raise UsageError(f"{first.name} and {second.name} have no input in common; compare runs over the same inputs.")
-    dropped = len(first) - len(index), len(second) - len(index)
     one, two = first.restrict(index), second.restrict(index)
     other = one.label != two.label
     if other.any():
@@ -132,47 +111,42 @@ def compare(first: Outcomes, second: Outcomes, radii: Sequence[float] | None = N
             f"{first.name} and {second.name} are about different data: the label of input {index[at]} is "
             f"{one.label[at]} in one and {two.label[at]} in the other."
         )
-    wanted = tuple(float(radius) for radius in (default_radii([one, two]) if radii is None else radii))
-    credit = credited_radius(one), credited_radius(two)
-    difference = credit[0] - credit[1]
+    difference = credited_radius(one) - credited_radius(two)
     longer = int((difference > 0).sum()), int((difference < 0).sum())
     return Comparison(
         names=(first.name, second.name),
         norm=norm,
         inputs=len(index),
-        dropped=dropped,
         acr=(average_certified_radius(one), average_certified_radius(two)),
         interval=bootstrap_interval(difference, confidence=1 - SIGNIFICANCE, seed=seed),
         acr_p_value=sign_flip_p_value(difference, seed=seed),
-        radii=_at_radii(one, two, wanted),
+        radii=_at_radii(one, two, radii_or_default([one, two], radii)),
         longer=longer,
         sign_p_value=_even_split(*longer),
         abstained=(int(one.abstained.sum()), int(two.abstained.sum())),
         largest=_largest(one, two, difference),
         guarantees=(one.metadata.text("guarantee"), two.metadata.text("guarantee")),
-        remarks=tuple(_remarks((first, second), (one, two), dropped)),
+        remarks=tuple(_remarks((first, second), (one, two))),
     )
 
 
 def _at_radii(one: Outcomes, two: Outcomes, radii: tuple[float, ...]) -> tuple[RadiusComparison, ...]:
-    if not radii or not all(radius >= 0 for radius in radii):
-        raise UsageError("a comparison needs radii, each a number that is 0 or larger.")
     found = []
     for radius in radii:
-        certified = [run.correct & (run.radius >= radius) for run in (one, two)]
-        only = int((certified[0] & ~certified[1]).sum()), int((certified[1] & ~certified[0]).sum())
-        found.append((radius, (int(certified[0].sum()), int(certified[1].sum())), only, _even_split(*only)))
+        a, b = (run.correct & (run.radius >= radius) for run in (one, two))
+        only = int((a & ~b).sum()), int((b & ~a).sum())
+        found.append((radius, (int(a.sum()), int(b.sum())), only, _even_split(*only)))
     corrected = holm([p_value for *_, p_value in found])
     return tuple(RadiusComparison(*numbers, float(p_value)) for numbers, p_value in zip(found, corrected, strict=True))
 
 
 def _even_split(first: int, second: int) -> float:
-    """The exact two-sided p-value that these are heads and tails of a fair coin; 1 where it was never thrown."""
+    """Compute the exact two-sided p-value that these are heads and tails of a fair coin; 1 without a toss."""
     return float(scipy.stats.binomtest(first, first + second, 0.5).pvalue) if first + second else 1.0
 
 
 def holm(p_values: ArrayLike) -> NDArray[np.float64]:
-    """P-values corrected for being several, by Holm's method: valid however they depend on each other.
+    """Correct p-values of several tests by Holm's method, valid under any dependence between them.
 
     Reference:
         S. Holm, A simple sequentially rejective multiple test procedure, Scandinavian Journal of Statistics 6 (1979).
@@ -203,13 +177,11 @@ def _largest(one: Outcomes, two: Outcomes, difference: NDArray[np.float64]) -> t
     )
 
 
-def _remarks(
-    whole: tuple[Outcomes, Outcomes], compared: tuple[Outcomes, Outcomes], dropped: tuple[int, int]
-) -> list[str]:
-    """What else differs between the runs, so that a difference is not put down to the models alone."""
+def _remarks(whole: tuple[Outcomes, Outcomes], compared: tuple[Outcomes, Outcomes]) -> list[str]:
+    """Report what else differs between the runs, so that a difference is not attributed to the models alone."""
     remarks = []
-    for run, count in zip(whole, dropped, strict=True):
-        if count:
+    for run, kept in zip(whole, compared, strict=True):
+        if count := len(run) - len(kept):
             remarks.append(f"{count} of the {len(run)} inputs of {run.name} were left out: the other run lacks them.")
     arithmetic = [run.metadata.text("arithmetic") for run in compared]
     if arithmetic[0] != arithmetic[1]:
@@ -218,32 +190,32 @@ def _remarks(
         values = [None if run.origin is None else getattr(run.origin, what) for run in compared]
         if None not in values and values[0] != values[1]:
             shown = " and ".join(f"{value:,}" if isinstance(value, int) else f"{value}" for value in values)
-            advice = "" if what == "data" else "; radii depend on it, and --at-n or --at-alpha make them alike"
+            advice = "" if what == "data" else "; radii depend on it, and --at-n or --at-alpha make them comparable"
             remarks.append(f"The runs have different {name} ({shown}){advice}.")
     return [*remarks, *notes(subjects(compared))]
 
 
 def verdict(comparison: Comparison) -> str:
-    """The answer in a sentence or two: which run is better, by how much, and how far that can be trusted."""
+    """Write in a sentence or two which run is better, by how much, and how reliable that is."""
     better, names = comparison.better, comparison.names
     unlike = comparison.guarantees[0] != comparison.guarantees[1]
+    gap = comparison.acr[0] - comparison.acr[1]
     if better is None:
         low, high = comparison.interval
         answer = (
             f"No difference in ACR that {comparison.inputs} inputs could show: {names[0]} minus {names[1]} is "
-            f"{signed(comparison.acr[0] - comparison.acr[1])} (95 % interval {signed(low)} to {signed(high)})."
+            f"{signed(gap)} (95 % interval {signed(low)} to {signed(high)})."
         )
     else:
         low, high = sorted(abs(end) for end in comparison.interval)
-        gap = abs(comparison.acr[0] - comparison.acr[1])
         words = "has the larger radii" if unlike else "is better"
         answer = (
-            f"{names[better]} {words}: its ACR is larger by {gap:.3f} (95 % interval {low:.3f} to {high:.3f}, "
+            f"{names[better]} {words}: its ACR is larger by {abs(gap):.3f} (95 % interval {low:.3f} to {high:.3f}, "
             f"{comparison.inputs} inputs)."
         )
     if unlike:
         kinds = ", ".join(f"{name}: {kind}" for name, kind in zip(names, comparison.guarantees, strict=True))
-        answer += f" The guarantees differ ({kinds}), so equal radii do not promise the same."
+        answer += f" The guarantees differ ({kinds}), so equal radii do not mean the same."
     for run in (0, 1):
         at = [r.radius for r in comparison.radii if r.corrected < SIGNIFICANCE and r.only[run] > r.only[1 - run]]
         if at and run != better:
@@ -254,20 +226,10 @@ def verdict(comparison: Comparison) -> str:
 
 
 def p_text(p_value: float) -> str:
-    """A p-value with two significant digits, not rounded below what is worth telling.
-
-    Example:
-        >>> p_text(0.00001234), p_text(0.0321), p_text(1.0)
-        ('< 0.0001', '0.032', '1')
-    """
+    """Write a p-value with two significant digits, and a tiny one as an upper bound."""
     return "< 0.0001" if p_value < 0.0001 else f"{p_value:.2g}"
 
 
 def signed(value: float) -> str:
-    """A difference with three decimals; one that rounds to nothing has no sign.
-
-    Example:
-        >>> signed(-0.0001), signed(0.25)
-        ('0.000', '0.250')
-    """
+    """Write a difference with three decimals, without a sign where it rounds to 0."""
     return f"{round(value, 3) + 0.0:.3f}"

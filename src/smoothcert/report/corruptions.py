@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from smoothcert.report.metrics import acr_text, average_certified_radius, axis_norm, certified_counts, common_norm
 from smoothcert.report.notes import Subject
+from smoothcert.report.tables.accuracy import rounded
 from smoothcert.store import Outcomes, Result, flat_config, load_run
 from smoothcert.store.result import distinct_names, results_in
 from smoothcert.types import UsageError
@@ -28,25 +30,15 @@ _SETTINGS = ("noise", "procedure", "inputs", "model", "precision")
 
 @dataclass(frozen=True, eq=False)
 class SuiteResults:
-    """What one method reaches on the sets of a suite.
-
-    Attributes:
-        name: The name of the method.
-        outcomes: The outcomes on every set.
-        settings: For the sets that a run tells about, how it was made.
-    """
+    """The outcomes of one method on the sets of a suite, and the settings of those that are run folders."""
 
     name: str
     outcomes: Mapping[Place, Outcomes]
     settings: Mapping[Place, Mapping[str, Any]] = field(default_factory=dict)
 
-    def only(self, places: Iterable[Place]) -> SuiteResults:
-        """The same on some of the sets."""
-        return SuiteResults(self.name, {place: self.outcomes[place] for place in places}, self.settings)
-
     @property
     def subject(self) -> Subject:
-        """The results on all sets, for markers and notes about them."""
+        """The results on all sets, for markers and notes."""
         named = [replace(run, name=f"{self.name}/{place_name(place)}") for place, run in self.outcomes.items()]
         return Subject(self.name, tuple(named), pooled=True)
 
@@ -63,14 +55,7 @@ class SuiteResults:
 
 @dataclass(frozen=True)
 class Measure:
-    """Something that is measured on every set.
-
-    Attributes:
-        name: Its name.
-        mean_name: The name of its mean over types.
-        of: The exact value for a set.
-        text: How a value is printed.
-    """
+    """A measure of a set: its name, the name of its mean over types, its exact value, and how a value is printed."""
 
     name: str
     mean_name: str
@@ -84,32 +69,19 @@ ACR = Measure(
 
 
 def accuracy_at(radius: float) -> Measure:
-    """Certified accuracy at a radius, in per cent; rounded half to even from exact counts, also its means."""
-
-    def share(outcomes: Outcomes) -> Fraction:
-        return Fraction(int(certified_counts(outcomes, radius)[0]), len(outcomes))
-
-    def text(value: Fraction) -> str:
-        tenths = round(1000 * value)
-        return f"{tenths // 10}.{tenths % 10}"
-
-    return Measure(f"accuracy at {radius:g} (%)", "mAcc", share, text)
+    """Measure certified accuracy at a radius in per cent; values and means are exact and rounded half to even."""
+    return Measure(
+        f"accuracy at {radius:g} (%)",
+        "mAcc",
+        lambda outcomes: Fraction(int(certified_counts(outcomes, radius)[0]), len(outcomes)),
+        lambda value: rounded(100 * value, 1),
+    )
 
 
-def type_mean(results: SuiteResults, kind: str, measure: Measure) -> Fraction:
-    """The mean of a measure over the severities of one type; its value where there is one only."""
-    return _mean(measure.of(outcomes) for (name, _), outcomes in results.outcomes.items() if name == kind)
+def suite_mean(results: SuiteResults, measure: Measure, places: Iterable[Place] | None = None) -> Fraction:
+    """Compute the mean over types of their means over severities, exactly.
 
-
-def severity_mean(results: SuiteResults, severity: int, measure: Measure) -> Fraction:
-    """The mean of a measure over the types that have a severity, at it."""
-    return _mean(measure.of(outcomes) for (_, level), outcomes in results.outcomes.items() if level == severity)
-
-
-def suite_mean(results: SuiteResults, measure: Measure) -> Fraction:
-    """mACR or mAcc: the mean over types of their means over severities; the clean set is left out.
-
-    Nothing is rounded before the end.
+    The sets are by default all but the clean set; that mean is mACR or mAcc.
 
     Example:
         >>> right, wrong = (Outcomes("run", [0], [5], [answer], [0.5]) for answer in (5, 7))
@@ -117,11 +89,15 @@ def suite_mean(results: SuiteResults, measure: Measure) -> Fraction:
         >>> suite_mean(results, ACR)
         Fraction(3, 8)
     """
-    return _mean(type_mean(results, kind, measure) for kind in results.types)
+    by_type: dict[str, list[Fraction]] = {}
+    for place in results.outcomes if places is None else places:
+        if places is not None or place[0] != IDENTITY:
+            by_type.setdefault(place[0], []).append(measure.of(results.outcomes[place]))
+    return mean(mean(values) for values in by_type.values())
 
 
 def place_name(place: Place) -> str:
-    """The name of a set, as its run folder has it."""
+    """Return the name of a set, which is that of its run folder."""
     kind, severity = place
     return kind if severity is None else f"{kind}-{severity}"
 
@@ -130,66 +106,16 @@ def load_suite_results(folders: Sequence[str | os.PathLike[str]]) -> list[SuiteR
     """Read the results of methods, one folder for each.
 
     Args:
-        folders: Folders that hold a run or a log for every set, named ``TYPE`` or ``TYPE-SEVERITY``; ``identity`` is
-            the clean set.
+        folders: Folders with a run or a log for every set, named ``TYPE`` or ``TYPE-SEVERITY``; ``identity`` is the
+            clean set.
 
     Raises:
-        UsageError: If a folder is missing or holds no results, or its runs were not made alike.
+        UsageError: If a folder is missing or has no results, or its runs have different settings.
         RunError, LogError: If a run or a log is damaged.
     """
     paths = [Path(folder).resolve() for folder in folders]
     names = distinct_names({path: path.name for path in paths})
     return [_load(path, names[path]) for path in paths]
-
-
-def check_alike(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Refuse to add runs to a folder whose runs were made in another way.
-
-    Args:
-        folder: The folder; it need not be there.
-        settings: What the configuration of the new runs will say.
-    """
-    there = {_place(file.parent.name): load_run(file.parent) for file in sorted(folder.glob("*/run.json"))}
-    made = {place: _settings(run.config) for place, run in there.items()}
-    _check_settings(folder, {**made, ("this command", None): _settings(json.loads(json.dumps(settings)))})
-
-
-def comparable(methods: Sequence[SuiteResults]) -> tuple[list[SuiteResults], list[str]]:
-    """What can be compared: the sets that all methods have.
-
-    Returns:
-        The methods on these sets, and sentences on what a reader should know: what is left out, and how the results
-        differ in more than the method.
-    """
-    common_norm([outcomes for method in methods for outcomes in method.outcomes.values()])
-    shared = [place for place in methods[0].outcomes if all(place in method.outcomes for method in methods)]
-    if not any(kind != IDENTITY for kind, _ in shared):
-        names = " and ".join(method.name for method in methods)
-        raise UsageError(f"{names} share no corruption, so there is nothing to compare; certify the same ones.")
-    everything = sorted({place for method in methods for place in method.outcomes}, key=place_name)
-    notes = []
-    for method in methods:
-        lacking = [place_name(place) for place in everything if place not in method.outcomes]
-        if lacking:
-            notes.append(f"{method.name} lacks {', '.join(lacking)}: only what all have is compared.")
-    kept = [method.only(shared) for method in methods]
-    for method in kept:
-        notes += _uneven(method)
-    for other in kept[1:]:
-        notes += _different(kept[0], other)
-    return kept, notes
-
-
-def suite_title(methods: Sequence[SuiteResults]) -> str:
-    """What the results are about, in a few words."""
-    found = [outcomes for method in methods for outcomes in method.outcomes.values()]
-    types = len(methods[0].types)
-    return f"{types} corruption{'s' * (types != 1)}, {len(found[0])} inputs each, {axis_norm(common_norm(found))}"
-
-
-def _mean(values: Iterable[Fraction]) -> Fraction:
-    found = list(values)
-    return sum(found, Fraction(0)) / len(found)
 
 
 def _load(folder: Path, name: str) -> SuiteResults:
@@ -217,21 +143,66 @@ def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
     return flat_config({key: config[key] for key in _SETTINGS if key in config})
 
 
+def check_alike(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Refuse to add runs with these settings to a folder, which may be missing, whose runs have other settings."""
+    there = {_place(file.parent.name): load_run(file.parent) for file in sorted(folder.glob("*/run.json"))}
+    made = {place: _settings(run.config) for place, run in there.items()}
+    _check_settings(folder, {**made, ("this command", None): _settings(json.loads(json.dumps(settings)))})
+
+
 def _check_settings(folder: Path, settings: Mapping[Place, Mapping[str, Any]]) -> None:
     """Refuse runs whose numbers do not belong into one mean."""
     for place, found in settings.items():
         first, expected = next(iter(settings.items()))
-        for key in sorted(expected.keys() | found.keys()):
-            if expected.get(key) != found.get(key):
-                raise UsageError(
-                    f"the runs in {folder} were not made alike: {key} is {expected.get(key, 'not set')} in "
-                    f"{place_name(first)} and {found.get(key, 'not set')} in {place_name(place)}; certify them alike, "
-                    "or into folders of their own."
-                )
+        for key, ours, theirs in _differences(expected, found):
+            raise UsageError(
+                f"the runs in {folder} have different settings: {key} is {ours} in {place_name(first)} and {theirs} in "
+                f"{place_name(place)}; certify them with the same settings, or into separate folders."
+            )
+
+
+def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    keys = sorted(one.keys() | other.keys())
+    pairs = [(key, one.get(key, "not set"), other.get(key, "not set")) for key in keys]
+    return [(key, ours, theirs) for key, ours, theirs in pairs if ours != theirs]
+
+
+def comparable(methods: Sequence[SuiteResults]) -> tuple[list[SuiteResults], list[str]]:
+    """Restrict methods to the sets that all of them have.
+
+    Returns:
+        The methods on these sets, and notes: what is left out, and how the results differ in more than the method.
+    """
+    common_norm([outcomes for method in methods for outcomes in method.outcomes.values()])
+    shared = [place for place in methods[0].outcomes if all(place in method.outcomes for method in methods)]
+    if not any(kind != IDENTITY for kind, _ in shared):
+        names = " and ".join(method.name for method in methods)
+        raise UsageError(f"{names} share no corruption, so there is nothing to compare; certify the same ones.")
+    everything = sorted({place for method in methods for place in method.outcomes}, key=place_name)
+    notes = []
+    for method in methods:
+        lacking = [place_name(place) for place in everything if place not in method.outcomes]
+        if lacking:
+            notes.append(f"{method.name} lacks {', '.join(lacking)}: only sets that all methods have are compared.")
+    kept = [replace(method, outcomes={place: method.outcomes[place] for place in shared}) for method in methods]
+    for method in kept:
+        notes += _uneven(method)
+    first = next(iter(kept[0].settings.values()), None)
+    for other in kept[1:]:
+        settings = next(iter(other.settings.values()), None)
+        if first is None or settings is None:
+            continue
+        differences = [
+            f"{key} ({ours}, {theirs})"
+            for key, ours, theirs in _differences(first, settings)
+            if not key.startswith("model.")
+        ]
+        notes += [f"{kept[0].name} and {other.name} differ in {', '.join(differences)}."] if differences else []
+    return kept, notes
 
 
 def _uneven(method: SuiteResults) -> list[str]:
-    """Whether sets are missing or have fewer results than others, as in a suite under work."""
+    """Report sets that are missing or have fewer results than others, as in an unfinished suite."""
     notes = []
     most = max(map(len, method.outcomes.values()))
     fewer = [f"{place_name(place)} ({len(found)})" for place, found in method.outcomes.items() if len(found) < most]
@@ -246,15 +217,8 @@ def _uneven(method: SuiteResults) -> list[str]:
     return notes
 
 
-def _different(one: SuiteResults, other: SuiteResults) -> list[str]:
-    """In which settings, beside the model, two methods differ."""
-    ours, theirs = (next(iter(method.settings.values()), None) for method in (one, other))
-    if ours is None or theirs is None:
-        return []
-    keys = [key for key in sorted(ours.keys() | theirs.keys()) if not key.startswith("model.")]
-    differences = [
-        f"{key} ({ours.get(key, 'not set')}, {theirs.get(key, 'not set')})"
-        for key in keys
-        if ours.get(key) != theirs.get(key)
-    ]
-    return [f"{one.name} and {other.name} differ in {', '.join(differences)}."] if differences else []
+def suite_title(methods: Sequence[SuiteResults]) -> str:
+    """Describe the results in a few words."""
+    found = [outcomes for method in methods for outcomes in method.outcomes.values()]
+    types = len(methods[0].types)
+    return f"{types} corruption{'s' * (types != 1)}, {len(found[0])} inputs each, {axis_norm(common_norm(found))}"

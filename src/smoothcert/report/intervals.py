@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from smoothcert.store.outcomes import Outcomes
 
 RESAMPLES = 4_000
-_AT_ONCE = 4_000_000  # numbers that are resampled at once
+_BATCH = 4_000_000  # numbers in memory while resampling
 
 
 def credited_radius(outcomes: Outcomes) -> NDArray[np.float64]:
@@ -32,8 +32,13 @@ def wilson_interval(successes: int, total: int, confidence: float = 0.95) -> tup
     return float(found.low), float(found.high)
 
 
+def acr_interval(outcomes: Outcomes) -> tuple[float, float]:
+    """Compute the 95 % bootstrap interval of the average certified radius over the test sample."""
+    return bootstrap_interval(credited_radius(outcomes))
+
+
 def bootstrap_interval(values: ArrayLike, *, confidence: float = 0.95, seed: int = 0) -> tuple[float, float]:
-    """Compute the percentile bootstrap interval of a mean over inputs; for a paired difference, give the differences.
+    """Compute the percentile bootstrap interval of a mean over inputs, or of a mean of paired differences.
 
     Example:
         >>> bootstrap_interval([0.5, 0.5, 0.5])
@@ -46,7 +51,7 @@ def bootstrap_interval(values: ArrayLike, *, confidence: float = 0.95, seed: int
             (sample,),
             np.mean,
             n_resamples=RESAMPLES,
-            batch=max(1, _AT_ONCE // len(sample)),
+            batch=max(1, _BATCH // len(sample)),
             confidence_level=confidence,
             method="percentile",
             random_state=np.random.default_rng(seed),
@@ -73,13 +78,8 @@ def sign_flip_p_value(differences: ArrayLike, *, seed: int = 0) -> float:
         permutation_type="samples",
         vectorized=True,
         n_resamples=RESAMPLES,
-        batch=max(1, _AT_ONCE // len(values)),
+        batch=max(1, _BATCH // len(values)),
         alternative="greater",
         random_state=np.random.default_rng(seed),
     )
     return float(found.pvalue)
-
-
-def acr_interval(outcomes: Outcomes) -> tuple[float, float]:
-    """Compute the 95 % bootstrap interval of the average certified radius over the test sample."""
-    return bootstrap_interval(credited_radius(outcomes))

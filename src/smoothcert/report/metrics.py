@@ -12,25 +12,19 @@ from numpy.typing import ArrayLike, NDArray
 from smoothcert.store.outcomes import Outcomes
 from smoothcert.types import Norm, UsageError
 
-NORM_TEXT: dict[Norm | None, str] = {
-    Norm.L0: "ℓ0",
-    Norm.L1: "ℓ1",
-    Norm.L2: "ℓ2",
-    Norm.LINF: "ℓ∞",
-    None: "unknown-norm",
-}
+NORM_TEXT: dict[Norm | None, str] = {Norm.L0: "ℓ0", Norm.L1: "ℓ1", Norm.L2: "ℓ2", Norm.LINF: "ℓ∞", None: "unknown-norm"}
 """How a norm is written before the word radius, in headings and sentences."""
 
 _MOST_RADII = 1000
 
 
 def axis_norm(norm: Norm | None) -> str:
-    """How a norm is written in brackets, as in the labels of axes."""
+    """Write a norm for brackets, as in the labels of axes."""
     return "norm unknown" if norm is None else NORM_TEXT[norm]
 
 
 def certified_counts(outcomes: Outcomes, radii: ArrayLike) -> NDArray[np.int64]:
-    """Count the inputs whose certified class is right and whose radius is at least r, for every r in ``radii``."""
+    """Count the inputs whose certified class is correct and whose radius is at least r, for every r in ``radii``."""
     wanted = np.atleast_1d(np.asarray(radii, dtype=np.float64))
     if not (wanted >= 0).all():
         raise UsageError("the radii of certified accuracy must be numbers, 0 or larger.")
@@ -39,14 +33,7 @@ def certified_counts(outcomes: Outcomes, radii: ArrayLike) -> NDArray[np.int64]:
 
 
 def certified_accuracy(outcomes: Outcomes, radii: ArrayLike) -> NDArray[np.float64]:
-    """The share of inputs whose certified class is right and whose radius is at least r, for every r in ``radii``.
-
-    Args:
-        outcomes: The run.
-        radii: The radii r; at 0 every right answer counts, and an abstention is not one.
-
-    Returns:
-        One share in [0, 1] per radius.
+    """Compute the share of inputs in [0, 1] that :func:`certified_counts` counts.
 
     Example:
         >>> run = Outcomes("run", [0, 1, 2, 3], [5, 5, 5, 5], [5, 5, 7, -1], [0.5, 0.2, 0.9, 0.0])
@@ -57,36 +44,31 @@ def certified_accuracy(outcomes: Outcomes, radii: ArrayLike) -> NDArray[np.float
 
 
 def clean_accuracy(outcomes: Outcomes) -> float:
-    """The certified accuracy at radius 0."""
+    """Compute the certified accuracy at radius 0."""
     return float(outcomes.correct.mean())
 
 
 def average_certified_radius(outcomes: Outcomes) -> float:
-    """ACR: the mean over **all** inputs of the radius where the answer is right, and of 0 where it is not."""
+    """Compute the ACR: the mean over **all** inputs of the radius, with 0 where the answer is not correct."""
     return math.fsum(outcomes.radius[outcomes.correct]) / len(outcomes)
 
 
 def acr_text(value: float) -> str:
-    """An ACR with three decimals: an average, not a certificate, so rounded to the nearest as the papers print it.
-
-    Example:
-        >>> acr_text(0.53753288)
-        '0.538'
-    """
+    """Write an ACR with three decimals: an average, not a certificate, so rounded to nearest as papers print it."""
     return str(Decimal(repr(float(value))).quantize(Decimal("0.001"), rounding=ROUND_HALF_EVEN))
 
 
 def abstention_rate(outcomes: Outcomes) -> float:
-    """The share of inputs without a certified class."""
+    """Compute the share of inputs without a certified class."""
     return float(outcomes.abstained.mean())
 
 
 def curve(outcomes: Outcomes) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Certified accuracy as an exact step function.
+    """Compute certified accuracy as an exact step function.
 
     Returns:
-        ``(radii, accuracy)``: radii are 0 and every distinct radius of a right answer, ascending. ``accuracy[i]`` holds
-        for r in (``radii[i - 1]``, ``radii[i]``], and beyond the last radius the accuracy is 0.
+        ``(radii, accuracy)``: radii are 0 and every distinct radius of a correct answer, ascending. ``accuracy[i]``
+        holds for r in (``radii[i - 1]``, ``radii[i]``], and beyond the last radius the accuracy is 0.
 
     Example:
         >>> run = Outcomes("run", [0, 1, 2, 3], [5, 5, 5, 5], [5, 5, 7, -1], [0.5, 0.2, 0.9, 0.0])
@@ -98,16 +80,10 @@ def curve(outcomes: Outcomes) -> tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 def envelope(runs: Sequence[Outcomes]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The best certified accuracy of several runs at every radius, as the exact step function of :func:`curve`.
+    """Compute the best certified accuracy of several runs at every radius, as a step function like :func:`curve`.
 
-    It is what the runs could reach if the best one were known for each radius beforehand, not what any one of them
-    reaches (Alfarra et al., 2022, Figs. 2 to 6, over noise scales and numbers of steps).
-
-    Args:
-        runs: The outcomes of runs over the same inputs, in one norm.
-
-    Returns:
-        ``(radii, accuracy)`` as in :func:`curve`.
+    The runs could reach it if the best run for each radius were known beforehand; no single run reaches it (Alfarra et
+    al., 2022, Figs. 2 to 6, over noise scales and numbers of steps).
 
     Example:
         >>> a = Outcomes("a", [0, 1], [5, 5], [5, 7], [0.9, 0.9])
@@ -116,23 +92,13 @@ def envelope(runs: Sequence[Outcomes]) -> tuple[NDArray[np.float64], NDArray[np.
         [[0.0, 0.2, 0.3, 0.9], [1.0, 1.0, 0.5, 0.5]]
     """
     common_norm(runs)
-    for run in runs[1:]:
-        if not np.array_equal(np.sort(run.index), np.sort(runs[0].index)):
-            raise UsageError(
-                f"{run.name} is about other inputs than {runs[0].name}; an envelope is over the same ones."
-            )
+    check_same_inputs(runs)
     radii = np.unique(np.concatenate([curve(run)[0] for run in runs]))
     return radii, np.max([certified_accuracy(run, radii) for run in runs], axis=0)
 
 
 def parse_radii(text: str) -> tuple[float, ...]:
-    """Radii from text: ``start:stop:step`` with the stop included, or a comma-separated list.
-
-    Args:
-        text: For example ``0:2:0.25`` or ``0,0.5,1``.
-
-    Returns:
-        The radii; a grid is laid in decimal arithmetic, so no error builds up.
+    """Parse radii: ``start:stop:step`` with the stop included, computed in decimal arithmetic, or ``a,b,c``.
 
     Example:
         >>> parse_radii("0:0.9:0.3")
@@ -148,7 +114,7 @@ def parse_radii(text: str) -> tuple[float, ...]:
     if grid:
         start, stop, step = values
         if not step or stop < start or stop - start >= _MOST_RADII * step:
-            raise UsageError(f"radii {text!r} must go up in steps above 0, at most {_MOST_RADII} of them.")
+            raise UsageError(f"radii {text!r} must increase in steps above 0, at most {_MOST_RADII} of them.")
         values = [start + i * step for i in range(int((stop - start) // step) + 1)]
     radii = tuple(float(value) for value in values)
     if len(set(radii)) < len(radii) or not all(math.isfinite(radius) for radius in radii):
@@ -156,12 +122,45 @@ def parse_radii(text: str) -> tuple[float, ...]:
     return radii
 
 
+def radii_or_default(runs: Sequence[Outcomes], radii: Sequence[float] | None, most: int = 12) -> tuple[float, ...]:
+    """Return the radii of a table or a figure: the given ones, or :func:`default_radii`."""
+    if radii is None:
+        return default_radii(runs, most)
+    if not len(radii) or not all(radius >= 0 for radius in radii):
+        raise UsageError("certified accuracy needs at least one radius, and radii must be numbers, 0 or larger.")
+    return tuple(map(float, radii))
+
+
+def default_radii(runs: Sequence[Outcomes], most: int = 12) -> tuple[float, ...]:
+    """Choose at most ``most`` radii from 0 to the largest radius of a correct answer.
+
+    The steps are 0.25, finer where all radii are below 0.75, and coarser where the radii would be too many. In ℓ0 the
+    steps are whole, since a radius is a number of pixels.
+
+    Example:
+        >>> default_radii([Outcomes("run", [0], [5], [5], [1.1])])
+        (0.0, 0.25, 0.5, 0.75, 1.0)
+        >>> default_radii([Outcomes("run", [0], [5], [5], [0.021])])
+        (0.0, 0.005, 0.01, 0.015, 0.02)
+    """
+    pixels = common_norm(runs) is Norm.L0
+    largest = max(float(run.radius[run.correct].max(initial=0.0)) for run in runs)
+    step = 1.0 if pixels else 0.25
+    if not pixels and 1e-9 < largest < 0.75:
+        power = 10.0 ** math.floor(math.log10(largest / 4))
+        step = power * max(nice for nice in (1, 2, 2.5, 5) if nice * power <= largest / 4)
+    while largest >= most * step:
+        step *= 2
+    return tuple(float(f"{step * i:.15g}") for i in range(int(largest / step) + 1))
+
+
 def common_norm(runs: Sequence[Outcomes]) -> Norm | None:
-    """The norm that all runs share as far as it is known, so that their radii can stand side by side.
+    """Return the norm that all runs share, and refuse runs in different norms.
+
+    A run whose norm is unknown may be shown with others of one norm, but must be marked: see ``notes``.
 
     Returns:
-        The norm; None where no run tells it. A run that does not tell it may be shown with others of one norm, but must
-        be marked: see ``notes``.
+        The norm; None where no run records it.
     """
     if not runs:
         raise UsageError("there are no runs to show.")
@@ -173,3 +172,10 @@ def common_norm(runs: Sequence[Outcomes]) -> Norm | None:
                 "different norms and cannot be compared; show each norm by itself."
             )
     return None if first is None else first.norm
+
+
+def check_same_inputs(runs: Sequence[Outcomes]) -> None:
+    """Refuse runs over different inputs or labels."""
+    for run in runs[1:]:
+        if not np.array_equal(run.index, runs[0].index) or not np.array_equal(run.label, runs[0].label):
+            raise UsageError(f"{run.name} is about other inputs than {runs[0].name}; show them separately.")

@@ -1,13 +1,13 @@
-"""What must be said about runs side by side: markers, who is ranked with whom, and how many errors to expect.
+"""Markers and notes of tables and figures: what differs between runs, and how many errors to expect.
 
-The rules, for tables and pictures alike:
+The rules:
 
 - Radii in different known norms are never shown together (``metrics.common_norm`` refuses them). A run whose norm is
   unknown may be shown with runs of one norm, but is marked.
 - A line is marked with its guarantee if that is not ``global``, or if the lines differ in it; with its arithmetic if
-  the lines differ in that. What is unknown is marked ``unknown`` if another line knows it.
-- Best and runner-up are found among lines of the same norm and the same guarantee. An unknown norm or guarantee counts
-  as a separate value: published logs, which tell neither, are ranked among themselves and never against runs that do.
+  the lines differ in it. What is unknown is marked ``unknown`` if it is known for another line.
+- Best and runner-up are found among lines of the same norm and guarantee. An unknown norm or guarantee is a separate
+  value: published logs, which record neither, are ranked among themselves and never against runs that do.
 """
 
 from __future__ import annotations
@@ -45,12 +45,9 @@ _RECORDED = ("norm", "guarantee", "arithmetic")
 
 @dataclass(frozen=True)
 class Subject:
-    """A line of a table or a curve of a picture: one run, or several that are shown as one.
+    """A line of a table or a curve of a figure: one run, or several that are shown as one.
 
-    Attributes:
-        name: Its name.
-        runs: The runs.
-        pooled: Whether the statements of all runs are counted as one set, as those of a suite of corruptions are.
+    The statements of ``pooled`` runs are counted as one set, as those of a suite of corruptions are.
     """
 
     name: str
@@ -59,22 +56,21 @@ class Subject:
 
     @property
     def norm(self) -> Norm | None:
-        """The norm of the radii, if all runs tell it."""
+        """The norm of the radii, if all runs record it."""
         norms = {run.norm for run in self.runs}
         return None if None in norms else norms.pop()
 
     @property
     def metadata(self) -> Metadata:
-        """What the runs say about their radii."""
         return merged_metadata(run.metadata for run in self.runs)
 
     @property
     def rank(self) -> str:
-        """Lines with the same text may be ranked against each other."""
+        """A text that is equal for lines that may be ranked against each other."""
         return f"{self.text('norm')} {self.text('guarantee')}"
 
     def text(self, what: str) -> str:
-        """Norm, guarantee or arithmetic as text."""
+        """Write norm, guarantee or arithmetic as text."""
         if what == "norm":
             return "unknown" if self.norm is None else NORM_TEXT[self.norm]
         return self.metadata.text(what)
@@ -86,12 +82,12 @@ class Subject:
 
 
 def subjects(runs: Iterable[Outcomes]) -> list[Subject]:
-    """Every run by itself."""
+    """Make a line of every run."""
     return [Subject(run.name, (run,)) for run in runs]
 
 
 def markers(shown: Sequence[Subject]) -> list[str]:
-    """What is put behind the name of each line: empty, or for example ``" [pointwise, float]"``.
+    """Return the text behind the name of each line: empty, or for example ``" [pointwise, float]"``.
 
     Example:
         >>> one, two = (Metadata(guarantee=(kind,)) for kind in ("global", "pointwise"))
@@ -99,40 +95,27 @@ def markers(shown: Sequence[Subject]) -> list[str]:
         >>> markers(subjects(runs))
         [' [global]', ' [pointwise]']
     """
+    differing = {what for what in _RECORDED if len({each.text(what) for each in shown}) > 1}
     found = []
-    differing = [what for what in _RECORDED if len({each.text(what) for each in shown}) > 1]
     for each in shown:
-        words = []
-        for what in _RECORDED:
-            text = each.text(what)
-            special = what == "guarantee" and text not in (Guarantee.GLOBAL.value, "unknown")
-            if (what in differing or special) and text != "unknown" and what != "norm":
-                words.append(text)
-        words += ["unknown"] if set(differing) & set(each.unknown) and "unknown" not in "+".join(words) else []
+        guarantee, arithmetic = each.text("guarantee"), each.text("arithmetic")
+        words = [guarantee] if "guarantee" in differing or guarantee != Guarantee.GLOBAL.value else []
+        words += [arithmetic] if "arithmetic" in differing else []
+        words = [word for word in words if word != "unknown"]
+        words += ["unknown"] if differing & set(each.unknown) and "unknown" not in "+".join(words) else []
         found.append(f" [{', '.join(words)}]" if words else "")
     return found
 
 
 def notes(shown: Sequence[Subject], *, ranked: bool = False) -> list[str]:
-    """The sentences below a table or about a picture.
-
-    Args:
-        shown: The lines.
-        ranked: Whether best and runner-up are marked.
-
-    Returns:
-        What all lines share, what the markers mean, what is unknown, which runs are mixed, how many false statements
-        are to be expected, and what was chosen afterwards.
-    """
+    """Write the sentences below a table or a figure; ``ranked`` is whether best and runner-up are marked."""
+    present = {kind for each in shown for kind in each.metadata.guarantee}
+    several = ranked and len({each.rank for each in shown}) > 1
     return [
         *_shared(shown),
         *_unknown(shown),
-        *_meanings(shown),
-        *(
-            ["Best and runner-up are found among runs of the same norm and guarantee only."]
-            if ranked and len({each.rank for each in shown}) > 1
-            else []
-        ),
+        *(_sentence(f"{kind}: {meaning}.") for kind, meaning in COVERED.items() if kind in present),
+        *["Best and runner-up are found among runs of the same norm and guarantee only."] * several,
         *_mixed(shown),
         *expected_errors(shown),
         *chosen([run for each in shown for run in each.runs]),
@@ -140,16 +123,12 @@ def notes(shown: Sequence[Subject], *, ranked: bool = False) -> list[str]:
 
 
 def _shared(shown: Sequence[Subject]) -> list[str]:
-    parts = []
-    for what in _RECORDED:
-        texts = {each.text(what) for each in shown}
-        if len(texts) == 1 and "unknown" not in texts:
-            parts.append(f"{what} {texts.pop()}")
-    return [_sentence(", ".join(parts))] if parts else []
+    texts = {what: {each.text(what) for each in shown} for what in _RECORDED}
+    parts = [f"{what} {min(found)}" for what, found in texts.items() if len(found) == 1 and "unknown" not in found]
+    return [_sentence(f"{', '.join(parts)}.")] if parts else []
 
 
 def _unknown(shown: Sequence[Subject]) -> list[str]:
-    """Say what is unknown of which lines, lines with the same gaps together."""
     by_gap: dict[str, list[str]] = {}
     for each in shown:
         if each.unknown:
@@ -160,44 +139,32 @@ def _unknown(shown: Sequence[Subject]) -> list[str]:
         of = "" if len(names) == len(shown) else f" of {name_list(names)}"
         sentence = f"{gap}{of} unknown (not recorded)"
         if gap.startswith("norm") and known:
-            sentence += f"; shown as if in {NORM_TEXT[known.copy().pop()]}"
-        sentences.append(_sentence(sentence))
+            sentence += f"; shown as if in {NORM_TEXT[next(iter(known))]}"
+        sentences.append(_sentence(f"{sentence}."))
     return sentences
-
-
-def _meanings(shown: Sequence[Subject]) -> list[str]:
-    present = {kind for each in shown for kind in each.metadata.guarantee}
-    return [_sentence(f"{kind}: {meaning}") for kind, meaning in COVERED.items() if kind in present]
 
 
 def _mixed(shown: Sequence[Subject]) -> list[str]:
-    """Runs whose rows were not all made in the same way; seeds may differ, as those of shards do."""
-    sentences = []
-    for run in dict.fromkeys(run for each in shown for run in each.runs):
-        for what, plural in (
-            ("guarantee", "guarantees"),
-            ("arithmetic", "kinds of arithmetic"),
-            ("runtime", "runtimes"),
-            ("model", "classifiers"),
-        ):
-            if len(getattr(run.metadata, what)) > 1:
-                sentences.append(f"{run.name} holds rows of several {plural}: {run.metadata.text(what)}.")
-    return sentences
+    """Name runs whose rows were made in different ways; seeds may differ, as those of shards do."""
+    kinds = {"guarantee": "guarantees", "arithmetic": "kinds of arithmetic", "runtime": "runtimes"}
+    return [
+        f"{run.name} holds rows of several {plural}: {run.metadata.text(what)}."
+        for run in dict.fromkeys(run for each in shown for run in each.runs)
+        for what, plural in {**kinds, "model": "classifiers"}.items()
+        if len(getattr(run.metadata, what)) > 1
+    ]
 
 
 def expected_errors(shown: Sequence[Subject]) -> list[str]:
-    """How many statements may be false: at most the sum of alpha over all inputs, in expectation over the noise.
+    """Bound the number of false statements: the sum of alpha over all inputs, in expectation over the noise.
 
     Each input yields one statement, whether it is certified or not, and each is false with probability at most its
     alpha. By the union bound, none is false with probability at least one minus the sum.
 
-    Args:
-        shown: The lines; runs with the same numbers share a sentence.
-
     Example:
         >>> run = Outcomes("run", range(500), [1] * 500, [1] * 500, [0.5] * 500, alpha=0.001)
         >>> print(*expected_errors(subjects([run])))
-        Of the 500 statements at most 0.5 are expected to be false (alpha = 0.001 per input); all hold together with \
+        Of the 500 statements at most 0.5 are expected to be false (alpha = 0.001 per input); all hold with \
 probability at least 0.5.
     """
     by_text: dict[str, list[str]] = {}
@@ -207,7 +174,7 @@ probability at least 0.5.
     if len(by_text) > 1:
         return [f"{name_list(names)}: {text}" for text, names in by_text.items()]
     each_one = f"for each {'method' if shown[0].pooled else 'run'}, "
-    return [_capital(each_one + text if len(names) > 1 else text) for text, names in by_text.items()]
+    return [_sentence(each_one + text if len(names) > 1 else text) for text, names in by_text.items()]
 
 
 def _errors(runs: Sequence[Outcomes]) -> str:
@@ -220,12 +187,12 @@ def _errors(runs: Sequence[Outcomes]) -> str:
         return f"of 1 statement at most {upwards(total)} is expected to be false ({level})."
     sentence = f"of the {count:,} statements at most {upwards(total)} are expected to be false ({level})"
     if total < 1:
-        sentence += f"; all hold together with probability at least {1 - Decimal(upwards(total))}"
+        sentence += f"; all hold with probability at least {1 - Decimal(upwards(total))}"
     return sentence + "."
 
 
 def expected_false(runs: Sequence[Outcomes]) -> Fraction | None:
-    """The largest expected number of false statements of runs: the sum of alpha; None where one is unknown."""
+    """Bound the expected number of false statements by the sum of alpha; None where an alpha is unknown."""
     if any(run.alpha is None for run in runs):
         return None
     # The shortest decimal text of a float is what was asked for: 0.001, not 0.001000000000000000020816….
@@ -237,7 +204,7 @@ def _alphas(runs: Sequence[Outcomes]) -> Counter[float]:
 
 
 def upwards(value: Fraction, digits: int = 3) -> str:
-    """A number above 0 with some significant digits, rounded up: an upper bound stays one.
+    """Write a number above 0 with some significant digits, rounded up: an upper bound stays one.
 
     Example:
         >>> upwards(Fraction(1, 3)), upwards(Fraction(1, 2)), upwards(Fraction(12345))
@@ -250,17 +217,16 @@ def upwards(value: Fraction, digits: int = 3) -> str:
 
 
 def chosen(runs: Sequence[Outcomes]) -> list[str]:
-    """The warning about settings that were chosen after the votes were drawn; nothing where none were."""
+    """Warn about settings that were chosen after the votes were drawn."""
     settings = list(dict.fromkeys(text for run in runs for text in run.metadata.chosen))
     return [f"{' and '.join(settings)} chosen from stored votes: {CHOSEN}."] if settings else []
 
 
 def csv_columns(shown: Sequence[Subject]) -> tuple[list[str], list[list[str]]]:
-    """What is known of each line, for CSV, which has neither markers nor notes.
+    """Write the metadata of each line for CSV, which has neither markers nor notes.
 
     Returns:
-        Headings, and a list of texts for each line: norm, guarantee, arithmetic, runtime, model, seed, alpha and the
-        expected number of false statements, empty where unknown. No columns where nothing is known of any line.
+        Headings, and a list of texts for each line, empty where unknown; no columns where all is unknown.
     """
     if not any(each.metadata.known or each.norm or run.alpha is not None for each in shown for run in each.runs):
         return [], [[] for _ in shown]
@@ -274,12 +240,11 @@ def csv_columns(shown: Sequence[Subject]) -> tuple[list[str], list[list[str]]]:
         values.append("+".join(f"{value:g}" for value in sorted(_alphas(each.runs))) if complete else "unknown")
         values.append(upwards(max(known)) if complete else "unknown")
         found.append(["" if value == "unknown" else value for value in values])
-    headings = ["norm", "guarantee", "arithmetic", "runtime", "model", "seed", "alpha", "expected false"]
-    return headings, found
+    return ["norm", *METADATA_COLUMNS, "alpha", "expected false"], found
 
 
 def name_list(names: Sequence[str]) -> str:
-    """Names in a sentence, the first few of many."""
+    """List names in a sentence, the first few of many."""
     rest = len(names) - _MOST_NAMES
     return _listed(names) if rest <= 0 else f"{', '.join(names[:_MOST_NAMES])} and {rest} more"
 
@@ -289,8 +254,4 @@ def _listed(words: Sequence[str]) -> str:
 
 
 def _sentence(text: str) -> str:
-    return f"{_capital(text)}."
-
-
-def _capital(text: str) -> str:
     return text[0].upper() + text[1:]

@@ -1,4 +1,4 @@
-"""What a small run tells about a large one: how likely classes are under noise, and how fast samples are."""
+"""Estimates from a small run for planning a large one: class probabilities under noise, and sampling speed."""
 
 from __future__ import annotations
 
@@ -29,9 +29,8 @@ def find_pilot(path: str | os.PathLike[str]) -> Result:
 def guess_probabilities(pilot: Result, noise: Noise) -> NDArray[np.float64]:
     """Estimate the probability of the guessed class of each input.
 
-    A run has its votes. A log has rounded radii only: the probability is then the one that the radius stands for, and
-    one half for an abstention. A log that does not tell its norm is taken to be in that of the noise, which is good
-    enough for a plan.
+    A run has votes. A log has rounded radii only: the probability is then the threshold of the radius, and one half for
+    an abstention. A log without a norm is assumed to be in that of the noise, which is good enough for a plan.
     """
     if pilot.has("counts", "selection", "n"):
         votes, guesses = pilot.column("counts").to_pylist(), pilot.column("selection").to_pylist()
@@ -40,20 +39,15 @@ def guess_probabilities(pilot: Result, noise: Noise) -> NDArray[np.float64]:
     norm = read_norm(pilot.table(["index", "norm"]))
     if norm not in (None, noise.norms[0]):
         raise UsageError(
-            f"{pilot.path} has {NORM_TEXT[norm]} radii, which do not tell probabilities under {noise.name} noise; give "
-            "a run folder, which keeps its votes."
+            f"{pilot.path} has {NORM_TEXT[norm]} radii, which do not determine probabilities under {noise.name} noise; "
+            "give a run folder, which keeps its votes."
         )
     answers = zip(pilot.array("predict").tolist(), pilot.array("radius").tolist(), strict=True)
     return np.array([0.5 if label == ABSTAIN else float(noise.threshold(radius)) for label, radius in answers])
 
 
 def sampling_rate(pilot: Result, samples: int) -> float | None:
-    """Compute the samples per second of one worker; None where nothing was timed.
-
-    Args:
-        pilot: The run or log.
-        samples: The samples of each input, for a log.
-    """
+    """Compute the samples per second of one worker; None without times. A log has ``samples`` for each input."""
     drawn = samples * len(pilot.table(["index"]))
     if pilot.has("counts", "selection", "n", "n0"):
         drawn = int(pilot.array("n").sum() + pilot.array("n0").sum())

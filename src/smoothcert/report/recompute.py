@@ -5,19 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from smoothcert.noise import Gaussian, Noise
-from smoothcert.noise.base import shortened
 from smoothcert.stats.decisions import certified_class, guess_and_bound
 from smoothcert.store import Outcomes, Result, Run, find_results
 from smoothcert.store.outcomes import read_metadata
-from smoothcert.store.result import natural_count, no_rows
-from smoothcert.types import ABSTAIN, Guarantee, Norm, RunError, UsageError
+from smoothcert.store.result import natural_count, no_rows, vote_matrix
+from smoothcert.types import Guarantee, Norm, RunError, UsageError
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -42,12 +40,12 @@ def recompute(source: Result | Run, *, n: int | None = None, alpha: float | None
 
     The first samples of a run are the samples of a shorter one with the same seed, and their votes are kept at every
     power of ten. The bound is valid only if ``n`` and ``alpha`` were chosen before looking at the results: the best of
-    k stored n makes up to k times as many errors as ``alpha`` says. Tables say so.
+    k stored n makes up to k times as many errors as ``alpha`` allows. Tables print that warning.
 
     Args:
         source: A run with a fixed number of samples, also with a noise scale for every input.
-        n: The number of estimation samples: the run's, or a power of ten below it.
-        alpha: The probability of a wrong statement; the run's by default.
+        n: The number of estimation samples: that of the run, or a power of ten below it.
+        alpha: The probability of a wrong statement; by default that of the run.
 
     Raises:
         UsageError: If alpha is not a probability, n is not stored, or the run cannot be recomputed.
@@ -61,35 +59,32 @@ def recompute(source: Result | Run, *, n: int | None = None, alpha: float | None
     if len(table) == 0:
         raise no_rows(result.path)
     settings, procedure = result.settings, result.settings.procedure
-    noise = settings.build_noise()
-    for what, value in (("n", procedure.n), ("n0", procedure.n0), ("alpha", procedure.alpha), ("noise", noise)):
-        if value is None:
-            raise RunError(f"{result.path} does not tell its {what}; restore its run.json, or certify it anew.")
-    assert noise is not None
-    assert procedure.n is not None
-    assert procedure.n0 is not None
-    assert procedure.alpha is not None
-    norm = noise.resolve_norm(procedure.norm)
-    samples, level = procedure.n if n is None else n, alpha or procedure.alpha
-    dimension = dimension_for(result, noise, norm)
-    counts = _votes(result, table, samples, procedure.n)
-    selection = _matrix(result, table, "selection votes", table["selection"].to_pylist(), procedure.n0)
+    noise, most, n0, level = settings.build_noise(), procedure.n, procedure.n0, alpha or procedure.alpha
+    if noise is None or most is None or n0 is None or procedure.alpha is None or level is None:
+        known = {"n": most, "n0": n0, "alpha": procedure.alpha, "noise": noise}
+        missing = next(name for name, value in known.items() if value is None)
+        raise RunError(f"{result.path} does not record its {missing}; restore its run.json, or certify it again.")
+    norm, samples = noise.resolve_norm(procedure.norm), most if n is None else n
+    dimension, offset = dimension_for(result, noise, norm), offsets(table)
+    counts = _estimation_votes(result, table, samples, most)
+    selection = _votes(result, "selection", table["selection"], n0)
     guess, bound = guess_and_bound(selection, counts, samples, level)
-    if settings.sigma is not None:
-        pairs = zip(_sigmas(result), bound, strict=True)
-        radius = np.array([float(Gaussian(sigma).radius(p, norm, dimension)) for sigma, p in pairs])
+    if settings.sigma is None:
+        radius = noise.radius(bound, norm, dimension, offset)
+    elif result.has("sigma"):
+        rows = zip(result.array("sigma").tolist(), bound, offset, strict=True)
+        radius = np.array([float(Gaussian(sigma).radius(p, norm, dimension, each)) for sigma, p, each in rows])
     else:
-        radius = noise.radius(bound, norm, dimension)
-    predict = certified_class(guess, bound)
+        raise RunError(f"{result.path} is damaged: an input has no sigma.")
     label = table["label"].to_numpy()
-    chosen = [f"n = {n:,}"] if n is not None and n != procedure.n else []
-    chosen += [f"alpha = {alpha:g}"] if alpha is not None and alpha != procedure.alpha else []
+    chosen = [f"n = {samples:,}"] if samples != most else []
+    chosen += [f"alpha = {level:g}"] if level != procedure.alpha else []
     return Outcomes(
         result.name,
         table["index"].to_numpy(),
         label,
-        predict,
-        np.where(predict == ABSTAIN, 0.0, shortened(radius, offsets(table))),
+        certified_class(guess, bound),
+        radius,
         norm,
         result.origin(n=samples, alpha=level),
         natural_count(counts, label, level) if settings.sigma is None else None,
@@ -125,38 +120,34 @@ def _refuse_other_kinds(result: Result) -> None:
         raise UsageError(f"{result.path} was answered by a router, whose choice cannot be recomputed; {advice}.")
     if not settings.fixed_samples:
         raise UsageError(
-            f"{result.path} was certified by {settings.procedure.name}, whose samples depend on what they show; only "
-            f"runs with a fixed n (cohen) can be recomputed, so {advice}."
+            f"{result.path} was certified by {settings.procedure.name}, whose number of samples depends on the votes; "
+            f"only runs with a fixed n (cohen) can be recomputed, so {advice}."
         )
     if settings.guarantee == Guarantee.MEMORY.value:
         raise UsageError(f"{result.path} was certified with a memory, whose balls depend on one another; {advice}.")
 
 
-def _votes(result: Result, table: pa.Table, n: int, most: int) -> IntArray:
+def _estimation_votes(result: Result, table: pa.Table, n: int, most: int) -> IntArray:
     """Return the votes of the first n samples, a row per input."""
     if n == most:
-        return _matrix(result, table, "votes", table["counts"].to_pylist(), n)
+        return _votes(result, "counts", table["counts"], n)
     stored = [{entry["n"]: entry["counts"] for entry in entries or ()} for entries in table["checkpoints"].to_pylist()]
     if n not in stored[0]:
         known = " or ".join(f"{known:,}" for known in (*sorted(stored[0]), most))
         raise UsageError(f"{result.path} keeps no votes at n = {n:,}; give --at-n {known}.")
-    return _matrix(result, table, f"votes at n = {n:,}", [entries.get(n) for entries in stored], n)
+    column = pa.chunked_array([[entries.get(n) for entries in stored]], pa.list_(pa.int64()))
+    return _votes(result, f"checkpoints at n = {n:,}", column, n)
 
 
-def _matrix(result: Result, table: pa.Table, what: str, rows: list[Any], most: int) -> IntArray:
-    """Return votes as a matrix; refuse a row that cannot be ``most`` votes for the classes."""
-    classes = result.settings.num_classes or len(rows[0] or ())
-    for index, row in zip(table["index"].to_pylist(), rows, strict=True):
-        counts = [-1 if count is None else count for count in row or ()]
-        if len(counts) != classes or min(counts) < 0 or sum(counts) > most:
-            raise RunError(
-                f"{result.path} is damaged: the {what} of input {index} are not {most:,} votes for {classes} classes; "
-                "delete the part of the run that holds it, and run the same certify command again."
-            )
-    return np.array(rows, dtype=np.int64)
-
-
-def _sigmas(result: Result) -> list[float]:
-    if not result.has("sigma"):
-        raise RunError(f"{result.path} is damaged: an input has no sigma.")
-    return result.array("sigma").tolist()  # type: ignore[no-any-return]
+def _votes(result: Result, what: str, column: pa.ChunkedArray, most: int) -> IntArray:
+    """Return votes as a matrix; refuse rows that cannot be ``most`` votes for the classes."""
+    votes = vote_matrix(result.path, what, column)
+    classes = result.settings.num_classes or votes.shape[1]
+    valid = (votes >= 0).all(axis=1) & (votes.sum(axis=1, dtype=np.float64) <= most)  # False for missing votes
+    if votes.shape[1] != classes or not valid.all():
+        index = result.array("index")[np.argmin(valid)]
+        raise RunError(
+            f"{result.path} is damaged: the {what} of input {index} are not {most:,} votes for {classes} classes; "
+            "delete the part of the run that holds it, and run the same certify command again."
+        )
+    return votes.astype(np.int64)

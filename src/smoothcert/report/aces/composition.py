@@ -1,7 +1,7 @@
-"""ACES: a certified selector gives every input to a smoothed certifier or to an accurate core.
+"""ACES: a certified selector sends every input to a smoothed certifier or to an accurate core.
 
 After Horváth, Müller, Fischer and Vechev (2022), Robust and accurate – compositional architectures for randomized
-smoothing. Everything is computed from stored counts and answers, so every threshold is free of new samples.
+smoothing. All is computed from stored counts and answers, so no threshold needs new samples.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from smoothcert.noise.base import shortened
-from smoothcert.report.metrics import average_certified_radius, certified_accuracy, common_norm
+from smoothcert.report.metrics import average_certified_radius, certified_accuracy, check_same_inputs, common_norm
 from smoothcert.stats import lower_bound
 from smoothcert.stats.decisions import (
     certified_class,
@@ -38,22 +38,22 @@ _SAME_THETA = 1e-9
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Components:
-    """What the parts of ACES answered over the same inputs; the arrays are copied and read-only.
+    """The answers of the parts of ACES over the same inputs; the arrays are copied and read-only.
 
     Attributes:
         certifier: The certifier alone: inputs, labels, certified classes and radii, at its share α/2. Its alpha and
             metadata are those of the composition.
-        predicted: The classes of the certifier by PREDICT, ``ABSTAIN`` (-1) where there is none.
+        predicted: The classes of the certifier by PREDICT, or ``ABSTAIN``.
         core: The classes of the core on the clean inputs.
         thetas: The thresholds θ, ascending.
-        choice: The selector's certified choice by threshold and input: 1 certifier, 0 core, -1 abstain.
+        choice: The selector's certified choice by threshold and input: ``CERTIFIER``, ``CORE`` or ``ABSTAIN``.
         choice_radius: The radius of that choice, 0 for abstentions.
         choice_predicted: The selector's choice by PREDICT.
-        median: The median score (entropy) of every input over its noisy copies, if known; NaN without any.
-        settings: What the votes were drawn with (noise, n, alpha), if known.
+        median: The median score (entropy) of every input over its noisy copies, if known; NaN without valid copies.
+        settings: Noise, n and alpha of the votes, if known.
 
     Raises:
-        UsageError: If the arrays do not fit together or hold values that no part can have.
+        UsageError: If the arrays have inconsistent shapes or impossible values.
     """
 
     certifier: Outcomes
@@ -68,31 +68,29 @@ class Components:
 
     def __post_init__(self) -> None:
         inputs = (len(self.certifier),)
-        thetas = self._set("thetas", np.float64)
-        inside = ((thetas >= 0) & (thetas <= 1)).all() and (np.diff(thetas) > 0).all()
-        if thetas.ndim != 1 or not thetas.size or not inside:
+        thetas = self._set("thetas", np.shape(self.thetas), np.float64)
+        ascending = thetas.ndim == 1 and thetas.size and (np.diff(thetas) > 0).all()
+        if not ascending or not ((thetas >= 0) & (thetas <= 1)).all():
             raise UsageError(f"{self.name}: the thresholds must ascend within [0, 1].")
-        shapes = {"predicted": inputs, "core": inputs} | dict.fromkeys(
-            ("choice", "choice_radius", "choice_predicted"), (len(thetas), *inputs)
-        )
-        for name, shape in shapes.items():
-            array = self._set(name, np.float64 if name == "choice_radius" else np.int64)
-            if array.shape != shape:
-                raise UsageError(f"{self.name}: {name} has shape {array.shape}, but {shape} is needed.")
-        if min(self.predicted.min(), self.core.min()) < ABSTAIN:
-            raise UsageError(f"{self.name}: classes count from 0, and only an answer may be -1 (abstain).")
-        choices = (CERTIFIER, CORE, ABSTAIN)
-        if not (np.isin(self.choice, choices) & np.isin(self.choice_predicted, choices)).all():
-            raise UsageError(f"{self.name}: a selection must be 1 (certifier), 0 (core) or -1 (abstain).")
-        if not (np.isfinite(self.choice_radius) & (self.choice_radius >= 0)).all():
+        for name in ("predicted", "core"):
+            if self._set(name, inputs, np.int64).min() < ABSTAIN:
+                raise UsageError(f"{self.name}: {name} has a class below -1 (abstain).")
+        both = (len(thetas), *inputs)
+        for name in ("choice", "choice_predicted"):
+            if not np.isin(self._set(name, both, np.int64), (CERTIFIER, CORE, ABSTAIN)).all():
+                raise UsageError(f"{self.name}: a selection must be 1 (certifier), 0 (core) or -1 (abstain).")
+        radius = self._set("choice_radius", both, np.float64)
+        if not (np.isfinite(radius) & (radius >= 0)).all():
             raise UsageError(f"{self.name}: the radii of the selection must be finite and not negative.")
-        if self.choice_radius[self.choice == ABSTAIN].any():
+        if radius[self.choice == ABSTAIN].any():
             raise UsageError(f"{self.name}: a selection that abstains must have radius 0.")
-        if self.median is not None and self._set("median", np.float64).shape != inputs:
-            raise UsageError(f"{self.name}: there must be one median for every input.")
+        if self.median is not None:
+            self._set("median", inputs, np.float64)
 
-    def _set(self, name: str, type_: type[Any]) -> NDArray[Any]:
+    def _set(self, name: str, shape: tuple[int, ...], type_: type[Any]) -> NDArray[Any]:
         array = np.array(getattr(self, name))
+        if array.shape != shape:
+            raise UsageError(f"{self.name}: {name} has shape {array.shape}, but {shape} is needed.")
         if type_ is np.int64 and not np.issubdtype(array.dtype, np.integer):
             raise UsageError(f"{self.name}: {name} must hold a whole number for every input.")
         array = array.astype(type_)
@@ -119,7 +117,7 @@ class Components:
     def position(self, theta: float) -> int:
         """Find the position of a threshold among ``thetas``."""
         if not 0 <= theta <= 1:
-            raise UsageError(f"theta {theta:g} lies outside [0, 1]; entropies and probabilities do not.")
+            raise UsageError(f"theta {theta:g} lies outside [0, 1].")
         nearest = int(np.argmin(np.abs(self.thetas - theta)))
         if abs(self.thetas[nearest] - theta) > _SAME_THETA:
             raise UsageError(f"{self.name} has no threshold {theta:g}; the nearest stored is {self.thetas[nearest]:g}.")
@@ -128,20 +126,14 @@ class Components:
     def restrict(self, index: IntArray) -> Components:
         """Select inputs, ascending."""
         places = np.searchsorted(self.index, index)
-        arrays = {name: getattr(self, name)[places] for name in ("predicted", "core")}
-        arrays |= {name: getattr(self, name)[:, places] for name in ("choice", "choice_radius", "choice_predicted")}
-        median = None if self.median is None else self.median[places]
-        return replace(self, certifier=self.certifier.at(places), median=median, **arrays)
+        names = ("predicted", "core", "choice", "choice_radius", "choice_predicted", "median")
+        arrays = {name: array[..., places] for name in names if (array := getattr(self, name)) is not None}
+        return replace(self, certifier=self.certifier.at(places), **arrays)
 
 
 @dataclass(frozen=True, eq=False)
 class Single:
-    """One smoothed classifier, to be compared with compositions.
-
-    Attributes:
-        outcomes: Its certified answers, at the whole α.
-        natural: Its natural accuracy, by PREDICT.
-    """
+    """A smoothed classifier without a core: its certified answers at the whole α, and its natural accuracy."""
 
     outcomes: Outcomes
     natural: float
@@ -165,24 +157,24 @@ def components_from_votes(
 ) -> Components:
     """Compute CERTIFY and PREDICT of the parts of ACES from their votes, at every threshold (Algorithms 1 and 4).
 
-    Each bound takes α/2. A class or a choice is guessed from the selection copies and proved by the estimation copies;
-    PREDICT tests the estimation copies, two-sided, and gives the core only where it has more votes *and* passes.
+    Each bound uses α/2. A class or a choice is guessed from the selection samples and proved by the estimation samples;
+    PREDICT tests the estimation samples, two-sided, and chooses the core only where it has more votes *and* passes.
 
     Args:
         certifier: Its name, and index and label of every input.
         core: The classes of the core on the clean inputs.
-        selection: Votes per class among the selection copies, (inputs, classes).
-        counts: Votes per class among the n estimation copies, (inputs, classes).
-        selector0: Histogram of scores over the selection copies, (inputs, thresholds); entry j counts the scores in
+        selection: Votes per class among the selection samples, (inputs, classes).
+        counts: Votes per class among the n estimation samples, (inputs, classes).
+        selector0: Histogram of scores over the selection samples, (inputs, thresholds); entry j counts the scores in
             (θ_{j-1}, θ_j] with θ_j = j/(thresholds - 1).
-        selector: The same over the n estimation copies.
-        n: Estimation copies, invalid ones included.
+        selector: The same over the n estimation samples.
+        n: Estimation samples, invalid ones included.
         alpha: The probability of a wrong statement, for both parts together.
         radius: The radius that a lower bound on a probability proves, as ``noise.radius``.
-        offset: What to take off the radii of each input: its distance from the grid point it was taken as.
+        offset: The distance of each input from its grid point, which is subtracted from its radii.
         norm: The norm of that radius, if known.
-        settings: What the votes were drawn with.
-        metadata: What the run says about its radii.
+        settings: The settings of the votes.
+        metadata: The metadata of the run.
 
     Example:
         >>> from smoothcert import Gaussian
@@ -194,16 +186,9 @@ def components_from_votes(
         ([0.0, 0.5, 1.0], [0, 1, 1])
     """
     name, index, label = certifier
-    arrays = {"selection": selection, "counts": counts, "selector0": selector0, "selector": selector}
-    votes = {key: np.asarray(value, dtype=np.int64) for key, value in arrays.items()}
-    for key, array in votes.items():
-        if array.ndim != 2 or array.shape[1] < 2 or array.shape[0] != len(votes["counts"]) or (array < 0).any():
-            raise UsageError(f"{name}: {key} must hold two or more counts for every input, none of them negative.")
-    if votes["selection"].shape != votes["counts"].shape or votes["selector0"].shape != votes["selector"].shape:
-        raise UsageError(f"{name}: both samples must be counted over the same classes and the same thresholds.")
-    if max(votes["counts"].sum(axis=1).max(), votes["selector"].sum(axis=1).max()) > n:
-        raise UsageError(f"{name}: there are more votes than the {n} estimation copies.")
-    rows = np.arange(len(votes["counts"]))
+    inputs = np.asarray(index), np.asarray(label)
+    class_guess, class_votes = _votes(name, len(inputs[0]), n, selection, counts)
+    choice_guess, score_votes = _votes(name, len(inputs[0]), n, selector0, selector)
 
     def proved(guess: IntArray, count: IntArray) -> tuple[IntArray, FloatArray]:
         distinct, place = np.unique(count, return_inverse=True)
@@ -212,15 +197,14 @@ def components_from_votes(
         radii = shortened(radius(bound)[place].reshape(count.shape), offset)
         return answer, np.where(answer == ABSTAIN, 0.0, radii)
 
-    guess = votes["selection"].argmax(axis=1)
-    certified, radii = proved(guess, votes["counts"][rows, guess])
-    chosen = choice_votes(votes["selector"]).swapaxes(1, 2)  # (core or certifier, thresholds, inputs)
-    guess = guessed_choice(choice_votes(votes["selector0"]).swapaxes(1, 2))
+    guess = class_guess.argmax(axis=1)
+    certified, radii = proved(guess, np.take_along_axis(class_votes, guess[:, None], axis=1)[:, 0])
+    chosen = choice_votes(score_votes).swapaxes(1, 2)  # (core or certifier, thresholds, inputs)
+    guess = guessed_choice(choice_votes(choice_guess).swapaxes(1, 2))
     choice, choice_radius = proved(guess, np.where(guess == CERTIFIER, chosen[CERTIFIER], chosen[CORE]))
-    inputs = np.asarray(index), np.asarray(label)
     return Components(
-        certifier=Outcomes(name, *inputs, certified, radii, norm, alpha=np.full(len(rows), alpha), metadata=metadata),
-        predicted=predicted_class(votes["counts"], alpha / 2)[0],
+        certifier=Outcomes(name, *inputs, certified, radii, norm, alpha=np.array(alpha), metadata=metadata),
+        predicted=predicted_class(class_votes, alpha / 2)[0],
         core=np.asarray(core),
         thetas=np.arange(len(choice)) / (len(choice) - 1),
         choice=choice,
@@ -231,8 +215,19 @@ def components_from_votes(
     )
 
 
+def _votes(name: str, inputs: int, n: int, selection: ArrayLike, estimation: ArrayLike) -> tuple[IntArray, IntArray]:
+    found = np.asarray(selection, dtype=np.int64), np.asarray(estimation, dtype=np.int64)
+    if any(votes.ndim != 2 or votes.shape[1] < 2 or (votes < 0).any() for votes in found):
+        raise UsageError(f"{name}: votes must be two or more counts for every input, none of them negative.")
+    if found[0].shape != found[1].shape or len(found[0]) != inputs:
+        raise UsageError(f"{name}: both samples must have the same inputs, classes and thresholds.")
+    if found[1].sum(axis=1).max() > n:
+        raise UsageError(f"{name}: there are more votes than the {n} estimation samples.")
+    return found
+
+
 def _median(certify: IntArray) -> FloatArray:
-    """Compute the median score of every input: the middle of the thresholds around it; NaN without a valid copy."""
+    """Compute the median score of every input: the middle of the thresholds around it."""
     above = (2 * certify < certify[-1]).sum(axis=0)
     return np.where(certify[-1] > 0, np.maximum(above - 0.5, 0.0) / (len(certify) - 1), np.nan)
 
@@ -240,8 +235,9 @@ def _median(certify: IntArray) -> FloatArray:
 def compose(components: Components, theta: float) -> Outcomes:
     """Compute the certified answers of ACES at a threshold (Algorithm 1).
 
-    The certifier's class with the smaller of both radii where the selector is certified to choose it; else, with radius
-    0, the core's class where that is chosen, and the common class of both where neither choice is certified.
+    The answer is the certifier's class with the smaller of both radii where the selector is certified to choose it;
+    else, with radius 0, the core's class where the core is chosen, or the common class of both where no choice is
+    certified.
 
     Example:
         >>> certifier = Outcomes("run", [0, 1, 2], [5, 5, 5], [5, 5, 5], [0.5, 0.2, 0.9])
@@ -285,13 +281,9 @@ def signed_selection_radius(components: Components, theta: float) -> FloatArray:
 
 
 def pareto(components: Components, radius: float | None = None) -> tuple[FloatArray, FloatArray]:
-    """Compute natural accuracy and robustness at every threshold (Figures 1, 4 and 9).
+    """Compute natural accuracy and robustness at every threshold, as shares in [0, 1] (Figures 1, 4 and 9).
 
-    Args:
-        radius: Measure robustness by certified accuracy at this radius; by the ACR when it is None.
-
-    Returns:
-        Natural accuracies, and ACRs or certified accuracies, as shares in [0, 1].
+    Robustness is certified accuracy at ``radius``, or the ACR when it is None.
     """
     composed = [compose(components, theta) for theta in components.thetas]
     natural = np.array([natural_accuracy(components, theta) for theta in components.thetas])
@@ -302,11 +294,11 @@ def pareto(components: Components, radius: float | None = None) -> tuple[FloatAr
 
 def check_comparable(runs: Sequence[Components]) -> None:
     """Refuse components that cannot be in one table."""
-    common_norm([run.certifier for run in runs])
+    certifiers = [run.certifier for run in runs]
+    common_norm(certifiers)
+    check_same_inputs(certifiers)
     first = runs[0]
     for run in runs[1:]:
-        if not np.array_equal(run.index, first.index) or not np.array_equal(run.label, first.label):
-            raise UsageError(f"{run.name} is about other inputs than {first.name}; show them separately.")
         for key in sorted(run.settings.keys() & first.settings.keys()):
             if run.settings[key] != first.settings[key]:
                 raise UsageError(

@@ -11,13 +11,7 @@ from typing import Any
 import numpy as np
 
 from smoothcert.noise import Noise
-from smoothcert.report.aces.composition import (
-    TABULATED,
-    Components,
-    IntArray,
-    Single,
-    components_from_votes,
-)
+from smoothcert.report.aces.composition import TABULATED, Components, IntArray, Single, components_from_votes
 from smoothcert.report.metrics import NORM_TEXT
 from smoothcert.report.recompute import dimension_for, offsets
 from smoothcert.stats.decisions import certified_class, guess_and_bound
@@ -36,7 +30,7 @@ def load_components(
     *,
     thetas: Sequence[float] | None = None,
 ) -> Components:
-    """Read certifier and selector of ACES, and the core's answers.
+    """Read certifier, selector and core of ACES at all stored thresholds, ordered by input.
 
     Args:
         source: A run whose rows hold a selector's votes; or the common prefix of the logs (or of the run folders
@@ -44,11 +38,8 @@ def load_components(
         core: A log, or an imported run, of the core's predictions; not needed where the run has them.
         thetas: Thresholds whose logs must be there; by default those of the paper's tables.
 
-    Returns:
-        The components at all thresholds that are stored, ordered by input index.
-
     Raises:
-        UsageError: If parts are missing, or do not fit together.
+        UsageError: If parts are missing or inconsistent.
         RunError, LogError: If a run or a log is damaged.
     """
     if isinstance(source, Result):
@@ -62,13 +53,13 @@ def load_components(
 
 
 def load_single(source: str | os.PathLike[str] | Result) -> Single:
-    """Read one smoothed classifier: its certificates, and its natural accuracy.
+    """Read the certificates and the natural accuracy of one smoothed classifier.
 
-    The natural accuracy is PREDICT's on the estimation votes of a run with a fixed number of samples, or the column
-    "unperturbed predict" of a log.
+    The natural accuracy is that of PREDICT on the estimation votes of a run with a fixed number of samples, or of the
+    column "unperturbed predict" of a log.
 
     Raises:
-        UsageError: If there is nothing, or natural accuracy is not known.
+        UsageError: If there is no result, or its natural accuracy is not known.
         RunError, LogError: If the run or the log is damaged.
     """
     result = source if isinstance(source, Result) else load_result(source)
@@ -78,27 +69,23 @@ def load_single(source: str | os.PathLike[str] | Result) -> Single:
     if not result.settings.certified:
         return Single(outcomes, float((_column(result, "clean_predict") == outcomes.label).mean()))
     _refuse_several_noises(result)
-    if not result.settings.composed:
-        if not result.settings.fixed_samples:
-            raise UsageError(
-                f"{result.path} was not certified with a fixed n, so its natural accuracy is not known; use cohen."
-            )
-        natural = natural_count(result.votes("counts"), outcomes.label, _common(result, "alpha"))
-        return Single(outcomes, natural / len(outcomes))
-    # The stored answers are those of the composition; the certifier is one classifier for all inputs.
-    n, alpha = (_common(result, key) for key in ("n", "alpha"))
-    noise, norm = _noise(result)
-    counts = result.votes("counts")
-    guess, bound = guess_and_bound(result.votes("selection"), counts, n, alpha)
-    certifier = replace(
-        outcomes,
-        predict=certified_class(guess, bound),
-        radius=noise.radius(bound, norm, dimension_for(result, noise, norm), offsets(result.table())),
-        norm=norm,
-        metadata=replace(outcomes.metadata, guarantee=(Guarantee.GLOBAL.value,)),
-        natural=None,
-    )
-    return Single(certifier, natural_count(counts, outcomes.label, alpha) / len(outcomes))
+    if not result.settings.composed and not result.settings.fixed_samples:
+        raise UsageError(
+            f"{result.path} was not certified with a fixed n, so its natural accuracy is not known; use cohen."
+        )
+    counts, alpha = result.votes("counts"), _common(result, "alpha")
+    if result.settings.composed:  # the stored answers are those of the composition
+        noise, norm = _noise(result)
+        guess, bound = guess_and_bound(result.votes("selection"), counts, _common(result, "n"), alpha)
+        outcomes = replace(
+            outcomes,
+            predict=certified_class(guess, bound),
+            radius=noise.radius(bound, norm, dimension_for(result, noise, norm), offsets(result.table())),
+            norm=norm,
+            metadata=replace(outcomes.metadata, guarantee=(Guarantee.GLOBAL.value,)),
+            natural=None,
+        )
+    return Single(outcomes, natural_count(counts, outcomes.label, alpha) / len(outcomes))
 
 
 def _from_run(result: Result, core: str | os.PathLike[str] | None) -> Components:
@@ -119,7 +106,7 @@ def _from_run(result: Result, core: str | os.PathLike[str] | None) -> Components
     elif result.has("core"):
         classes = table["core"].to_numpy()
     else:
-        raise UsageError(f"{result.path} does not hold the answers of a core; give its prediction log with --core.")
+        raise UsageError(f"{result.path} has no answers of a core; give its prediction log with --core.")
     try:
         return components_from_votes(
             (result.name, index, label),
@@ -130,8 +117,7 @@ def _from_run(result: Result, core: str | os.PathLike[str] | None) -> Components
             radius=lambda bound: noise.radius(bound, norm, dimension),
             offset=offsets(table),
             norm=norm,
-            settings={"n": n, "alpha": alpha, "noise": noise.name}
-            | {key: value for key, value in noise.config().items() if key != "name"},
+            settings={"n": n, "alpha": alpha, "noise": str(noise)},
             metadata=read_metadata(table, seed=settings.seed),
         )
     except UsageError as error:
@@ -158,9 +144,7 @@ def _from_prefix(prefix: Path, core: str | os.PathLike[str] | None, thetas: Sequ
                 f"the nearest stored is {nearest:g}."
             )
     if core is None:
-        raise UsageError(
-            f"the logs of {prefix} do not hold the answers of a core; give its prediction log with --core."
-        )
+        raise UsageError(f"the logs of {prefix} have no answers of a core; give its prediction log with --core.")
     result = _load(certification, LogKind.CERTIFICATION)
     certifier = replace(result.outcomes, name=prefix.name, natural=None)
     found = [_load(selections[theta], LogKind.SELECTION, certifier) for theta in stored]
@@ -168,11 +152,10 @@ def _from_prefix(prefix: Path, core: str | os.PathLike[str] | None, thetas: Sequ
         norm = read_norm(each.table())
         if None not in (norm, certifier.norm) and norm is not certifier.norm:
             raise UsageError(
-                f"{certification} has radii in {NORM_TEXT[certifier.norm]} and {each.path} in {NORM_TEXT[norm]}; the "
-                "smaller of both means nothing, so give logs in one norm."
+                f"{certification} has radii in {NORM_TEXT[certifier.norm]} and {each.path} in {NORM_TEXT[norm]}; give "
+                "logs in one norm."
             )
     entropies = _behind(prefix, ENTROPIES)
-    known = entropies.exists()
     return Components(
         certifier=certifier,
         predicted=_column(result, "clean_predict"),
@@ -181,12 +164,11 @@ def _from_prefix(prefix: Path, core: str | os.PathLike[str] | None, thetas: Sequ
         choice=np.stack([each.array("predict") for each in found]),
         choice_radius=np.stack([each.array("radius") for each in found]),
         choice_predicted=np.stack([_column(each, "clean_predict") for each in found]),
-        median=_column(_load(entropies, LogKind.ENTROPY, certifier), "p50") if known else None,
+        median=_column(_load(entropies, LogKind.ENTROPY, certifier), "p50") if entropies.exists() else None,
     )
 
 
 def _selections(prefix: Path) -> dict[float, Path]:
-    """Find the selection logs by threshold."""
     start = f"{prefix.name}{SELECTION}"
     found: dict[float, Path] = {}
     for path in sorted(prefix.parent.iterdir()) if prefix.parent.is_dir() else ():
@@ -196,26 +178,26 @@ def _selections(prefix: Path) -> dict[float, Path]:
             except ValueError:
                 theta = -1.0
             if not 0 <= theta <= 1 or theta in found:
-                raise UsageError(f"{path} does not end with a new threshold between 0 and 1; rename it.")
+                raise UsageError(f"{path} does not end with a unique threshold in [0, 1]; rename it.")
             found[theta] = path
     return found
 
 
 def _core(path: Path, name: str, index: IntArray, label: IntArray) -> IntArray:
-    """Read the core's classes of these inputs, which may be some of many."""
+    """Read the core's classes of these inputs; the log may have more."""
     if not path.exists():
         raise UsageError(f"there is no core {path}; give a log of its predictions.")
     result = load_result(path)
     if result.kind != LogKind.PREDICTION.value:
         raise UsageError(
-            f"{path} holds a {result.kind}, which does not tell the core's answers to clean inputs; give a log with "
+            f"{path} holds a {result.kind}, which does not have the core's answers to clean inputs; give a log with "
             "the columns idx, label and predict."
         )
     known, labels, classes = (result.array(column) for column in ("index", "label", "predict"))
-    place = np.minimum(np.searchsorted(known, index), len(known) - 1)
-    if not len(known) or (known[place] != index).any():
-        unknown = index[0] if not len(known) else index[known[place] != index][0]
-        raise UsageError(f"the core {path} is about other inputs than {name}: it lacks input {unknown}.")
+    lacking = np.setdiff1d(index, known)
+    if len(lacking):
+        raise UsageError(f"the core {path} is about other inputs than {name}: it lacks input {lacking[0]}.")
+    place = np.searchsorted(known, index)
     other = labels[place] != label
     if other.any():
         at = int(np.argmax(other))
@@ -246,16 +228,14 @@ def _column(result: Result, name: str) -> Any:
 
 
 def _refuse_several_noises(result: Result) -> None:
-    """Refuse votes that are not all of one smoothed classifier."""
-    sigma = result.table(["sigma"])
-    per_input = bool(sigma.column_names) and sigma["sigma"].null_count < len(sigma)
+    table = result.table(["sigma"])
+    per_input = any(column.null_count < len(column) for column in table.columns)
     if per_input or result.settings.experts is not None:
         what = "noise chosen for each input" if per_input else "several experts"
         raise UsageError(f"{result.path} was certified with {what}; ACES needs one smoothed classifier for all inputs.")
 
 
 def _common(result: Result, key: str) -> Any:
-    """Return the one value that all rows have."""
     table = result.table([key])
     values = table[key].unique().to_pylist() if table.column_names else [None]
     if len(values) != 1 or values[0] is None:

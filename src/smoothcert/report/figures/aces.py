@@ -1,4 +1,4 @@
-"""Pictures of ACES: robustness over natural accuracy, the radii of the selection, and what the selector sees.
+"""Figures of ACES: robustness over natural accuracy, the radii of the selection, and the selector's scores.
 
 After Figures 1 to 9 of Horváth, Müller, Fischer and Vechev (2022). Save them by ``style.save_figure``.
 """
@@ -17,23 +17,25 @@ from matplotlib.patches import Patch
 
 from smoothcert.report.aces import TABULATED, Components, Single, pareto, signed_selection_radius
 from smoothcert.report.aces.composition import FloatArray
-from smoothcert.report.figures.style import COLOURS, DASHES, canvas, entry, finished, legend_columns
-from smoothcert.report.metrics import NORM_TEXT, average_certified_radius, axis_norm, certified_accuracy, common_norm
+from smoothcert.report.figures.style import COLOURS, MARKERS, canvas, entry, finished, legend_columns, line_style
+from smoothcert.report.metrics import (
+    NORM_TEXT,
+    average_certified_radius,
+    axis_norm,
+    certified_accuracy,
+    check_same_inputs,
+    common_norm,
+)
 from smoothcert.report.notes import markers, subjects
 from smoothcert.types import UsageError
 
 _BINS = 25
-_SIDE = 0.03
+_SIDE = 0.01
 _NEAR = 0.07
-_MARKERS = "^vDPX*<>"
 
 
 def pareto_figure(
-    runs: Sequence[Components],
-    singles: Sequence[Single] = (),
-    *,
-    radius: float | None = None,
-    title: str | None = None,
+    runs: Sequence[Components], singles: Sequence[Single] = (), *, radius: float | None = None, title: str | None = None
 ) -> Figure:
     """Draw robustness over natural accuracy, a curve over all thresholds per composition (Figures 1, 2, 4, 5, 8, 9).
 
@@ -41,90 +43,69 @@ def pareto_figure(
     other markers are single smoothed classifiers, numbered where there are several. Without compositions it is the
     trade-off of Figures 4 and 5 of Jeong et al. (2023). The legend marks guarantees and arithmetic as tables do.
 
-    Args:
-        runs: The components of the compositions.
-        singles: Smoothed classifiers that stand for themselves.
-        radius: Measure robustness by certified accuracy at this radius; by the ACR when it is None.
+    Robustness is certified accuracy at ``radius``, or the ACR when it is None.
     """
     everyone = [run.certifier for run in runs] + [single.outcomes for single in singles]
     norm = common_norm(everyone)
-    for other in everyone[1:]:
-        if not np.array_equal(other.index, everyone[0].index) or not np.array_equal(other.label, everyone[0].label):
-            raise UsageError(f"{other.name} is about other inputs than {everyone[0].name}; compare runs of the same.")
+    check_same_inputs(everyone)
     scale = 1.0 if radius is None else 100.0
-    numbered = len(singles) > 1
     marked = markers(subjects(everyone))
     dotted = " (θ beside dots)" if len(runs) == 1 else ""
-    names = [f"ACES, {run.name}{marker}{dotted}" for run, marker in zip(runs, marked, strict=False)]
-    alone = [single.outcomes.name + marker for single, marker in zip(singles, marked[len(runs) :], strict=True)]
-    names += [f"{number}: {name}" for number, name in enumerate(alone, 1)] if numbered else alone
-    columns, height = legend_columns([entry(name) for name in names])
-    figure, (axes,) = canvas(1, height=3.9 + height)
+    names = [entry(f"ACES, {run.name}{marker}{dotted}") for run, marker in zip(runs, marked, strict=False)]
+    for number, (single, marker) in enumerate(zip(singles, marked[len(runs) :], strict=True), 1):
+        names.append(entry(f"{number}: " * (len(singles) > 1) + single.outcomes.name + marker))
+    columns, height = legend_columns(names)
+    figure, (axes,) = canvas(height=3.9 + height)
     handles = []
     for number, run in enumerate(runs):
-        colour, dashes = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
+        style = line_style(number)
         natural, robust = pareto(run, radius)
-        axes.plot(100 * natural, scale * robust, color=colour, linestyle=dashes, linewidth=1.8)
+        x, y = 100 * natural, scale * robust
         dots = np.isclose(run.thetas[:, None], TABULATED, rtol=0, atol=1e-9).any(axis=1)
-        axes.plot(100 * natural[dots], scale * robust[dots], "o", color=colour, markersize=5, clip_on=False)
-        axes.plot(100 * natural[:1], scale * robust[:1], "s", color=colour, markersize=8, clip_on=False)
+        axes.plot(x, y, **style)
+        axes.plot(x[dots], y[dots], "o", color=style["color"], markersize=5, clip_on=False)
+        axes.plot(x[:1], y[:1], "s", color=style["color"], markersize=8, clip_on=False)
         if len(runs) == 1:
-            _name_dots(axes, run.thetas[dots], 100 * natural[dots], scale * robust[dots])
-        handles.append(_handle(names[number], colour, "o", dashes))
+            _name_dots(axes, run.thetas[dots], x[dots], y[dots])
+        handles.append(Line2D([], [], marker="o", label=names[number], **style))
     points = []
     for number, single in enumerate(singles):
-        colour, marker = COLOURS[(len(runs) + number) % len(COLOURS)], _MARKERS[number % len(_MARKERS)]
-        outcomes = single.outcomes
-        robust_single = (
-            average_certified_radius(outcomes) if radius is None else float(certified_accuracy(outcomes, radius)[0])
-        )
-        points.append((100 * single.natural, scale * robust_single))
-        axes.plot([points[-1][0]], [points[-1][1]], marker, color=colour, markersize=8, clip_on=False)
-        handles.append(_handle(names[len(runs) + number], colour, marker, "none"))
-    if numbered:
+        outcomes, marker = single.outcomes, MARKERS[2 + number % (len(MARKERS) - 2)]
+        value = average_certified_radius(outcomes) if radius is None else certified_accuracy(outcomes, radius)[0]
+        points.append((100 * single.natural, scale * float(value)))
+        colour = COLOURS[(len(runs) + number) % len(COLOURS)]
+        look: dict[str, Any] = {"color": colour, "marker": marker, "linestyle": "none"}
+        axes.plot([points[-1][0]], [points[-1][1]], markersize=8, clip_on=False, **look)
+        handles.append(Line2D([], [], label=names[len(runs) + number], **look))
+    if len(singles) > 1:
         _number_points(axes, points)
-    axes.set_xlabel("natural accuracy (%)")
     measure = "average certified radius" if radius is None else f"certified accuracy (%) at radius {radius:g}"
-    axes.set_ylabel(f"{measure} ({axis_norm(norm)})")
+    axes.set(xlabel="natural accuracy (%)", ylabel=f"{measure} ({axis_norm(norm)})")
     axes.margins(x=0.07, y=0.07)
     low, high = axes.get_xlim()
-    room = max(1.0 - (high - low) / 2, 0.0)  # the axis spans two points at least
+    room = max(1.0 - (high - low) / 2, 0.0)  # the axis spans at least two percentage points
     axes.set_xlim(low - room, min(high + room, 100.5))
     axes.set_ylim(bottom=0)
     return finished(figure, handles, title, columns)
 
 
 def selection_figure(components: Components, thetas: Sequence[float], *, title: str | None = None) -> Figure:
-    """Draw the certified radius of the selection over the inputs, sorted (Figure 6).
+    """Draw the certified radius of the selection over the inputs, sorted, a curve per threshold (Figure 6).
 
     A positive radius is a certified choice of the certifier, a negative one of the core, 0 an abstention.
-
-    Args:
-        thetas: The thresholds, a curve each.
     """
     if not len(thetas):
         raise UsageError("there are no thresholds to draw; give at least one.")
-    figure, (axes,) = canvas(1, height=3.9 + 0.22 * -(-len(thetas) // 4))
+    figure, (axes,) = canvas(height=3.9 + 0.22 * -(-len(thetas) // 4))
     axes.axhline(0.0, color="0.4", linewidth=0.7)
     handles = []
     for number, theta in enumerate(thetas):
-        colour, dashes = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
         radii = np.sort(signed_selection_radius(components, theta))
-        (line,) = axes.step(
-            np.linspace(0, 100, len(radii) + 1),
-            np.append(radii, radii[-1]),
-            where="post",
-            color=colour,
-            linestyle=dashes,
-            linewidth=1.8,
-            label=f"θ = {theta:g}",
-        )
-        handles.append(line)
+        places, heights = np.linspace(0, 100, len(radii) + 1), np.append(radii, radii[-1])
+        handles += axes.step(places, heights, where="post", label=f"θ = {theta:g}", **line_style(number))
     most = float(components.choice_radius.max()) or 1.0
-    axes.set_xlim(0, 100)
-    axes.set_ylim(-1.06 * most, 1.06 * most)
-    axes.set_xlabel("percentile of inputs (%)")
-    axes.set_ylabel(f"certified radius of the selection ({axis_norm(components.norm)})\n← core        certifier →")
+    label = f"certified radius of the selection ({axis_norm(components.norm)})\n← core        certifier →"
+    axes.set(xlim=(0, 100), ylim=(-1.06 * most, 1.06 * most), xlabel="percentile of inputs (%)", ylabel=label)
     return finished(figure, handles, title, columns=4)
 
 
@@ -133,19 +114,16 @@ def entropy_figure(
 ) -> Figure:
     """Draw how many inputs the certifier certifies correctly at a radius, over their median entropy (Figure 3).
 
-    Args:
-        components: The parts; their ``median`` must be known.
-        radius: The radius.
-        theta: Draw a threshold: inputs to its left go (mostly) to the certifier.
+    Inputs to the left of a threshold ``theta`` (mostly) go to the certifier.
     """
     if components.median is None:
-        raise UsageError(f"{components.name} has no median entropies; put its log _entropies beside the others.")
+        raise UsageError(f"{components.name} has no median entropies; put its log _entropies next to the others.")
     if not radius >= 0:
         raise UsageError(f"a radius must be a number of at least 0, not {radius:g}.")
     known = np.isfinite(components.median)
     certified = components.certifier.correct & (components.certifier.radius >= radius)
     edges = np.linspace(0.0, 1.0, _BINS + 1)
-    figure, (axes,) = canvas(1, height=4.4)
+    figure, (axes,) = canvas(height=4.4)
     bottom = np.zeros(_BINS)
     handles: list[Artist] = []
     name = f"certified correctly ({NORM_TEXT[components.norm]} radius {radius:g})"
@@ -157,14 +135,13 @@ def entropy_figure(
         bottom = bottom + share
     if theta is not None:
         handles.append(axes.axvline(theta, color="0.2", linestyle="--", label=f"θ = {theta:g}"))
-    axes.set_xlim(-_SIDE / 3, 1 + _SIDE / 3)
-    axes.set_xlabel("median of the selector's score (entropy, base: number of classes)")
-    axes.set_ylabel("share of inputs (%)")
+    label = "median of the selector's score (entropy, base: number of classes)"
+    axes.set(xlim=(-_SIDE, 1 + _SIDE), xlabel=label, ylabel="share of inputs (%)")
     return finished(figure, handles, title)
 
 
 def _name_dots(axes: Axes, thetas: FloatArray, x: FloatArray, y: FloatArray) -> None:
-    """Write θ beside dots that are far enough from the last one named."""
+    """Write θ beside dots that are far enough from the last named one."""
     size = np.array([np.ptp(x) or 1.0, np.ptp(y) or 1.0])
     last = np.full(2, np.inf)
     for theta, *place in zip(thetas, x, y, strict=True):
@@ -175,7 +152,7 @@ def _name_dots(axes: Axes, thetas: FloatArray, x: FloatArray, y: FloatArray) -> 
 
 
 def _number_points(axes: Axes, points: Sequence[tuple[float, float]]) -> None:
-    """Write the number of every point beside it; of points that nearly meet, all numbers beside the first."""
+    """Write the number of every point beside it; of points that nearly coincide, all numbers beside the first."""
     places = np.array(points)
     size = np.maximum(np.ptp(places, axis=0), 1e-9)
     met: dict[int, list[int]] = {}
@@ -183,11 +160,5 @@ def _number_points(axes: Axes, points: Sequence[tuple[float, float]]) -> None:
         near = next((first for first in met if (np.abs(places[first] - place) / size < _NEAR).all()), number)
         met.setdefault(near, []).append(number + 1)
     for first, numbers in met.items():
-        x, y = points[first]
         text = ", ".join(map(str, numbers))
-        axes.annotate(text, (x, y), (7, 4), textcoords="offset points", fontsize="small", annotation_clip=False)
-
-
-def _handle(label: str, colour: str, marker: str, dashes: str) -> Line2D:
-    style: dict[str, Any] = {"color": colour, "marker": marker, "linestyle": dashes}
-    return Line2D([], [], label=entry(label), **style)
+        axes.annotate(text, points[first], (7, 4), textcoords="offset points", fontsize="small", annotation_clip=False)

@@ -1,42 +1,34 @@
-"""Pictures of results on suites of corruptions: matplotlib figures without global state."""
+"""Figures of methods on a suite of corruptions, made comparable by ``report.corruptions.comparable``."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from smoothcert.report.corruptions import ACR, IDENTITY, SuiteResults, suite_mean, type_mean
-from smoothcert.report.figures.style import COLOURS, DASHES, canvas, finished, plain
+from smoothcert.report.corruptions import ACR, IDENTITY, SuiteResults, suite_mean
+from smoothcert.report.figures.style import COLOURS, MARKERS, canvas, finished, line_style, plain
 from smoothcert.report.metrics import axis_norm, common_norm
 from smoothcert.report.notes import markers
 from smoothcert.types import UsageError
 
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-PANELS_IN_A_ROW = 4
+_PANELS_IN_A_ROW = 4
 
 
 def type_figure(methods: Sequence[SuiteResults], *, title: str | None = None) -> Figure:
-    """Draw the ACR on every type of corruption, a dot for each method; the mean and the clean set stand below.
-
-    Args:
-        methods: The results, all on the same sets; see :func:`smoothcert.report.corruptions.comparable`.
-    """
-    types = methods[0].types
-    clean = [IDENTITY] if (IDENTITY, None) in methods[0].outcomes else []
+    """Draw the ACR on every type of corruption, a dot for each method; the mean and the clean set are below."""
+    types, found = methods[0].types, methods[0].outcomes
+    clean = [IDENTITY] if (IDENTITY, None) in found else []
     names = [*types, ACR.mean_name, *clean]
-    figure, (axes,) = canvas(1, height=1.3 + 0.24 * len(names) + 0.22 * math.ceil(len(methods) / 2))
-    places = list(range(len(names)))
+    groups = [[place for place in found if place[0] == kind] or None for kind in names]  # None: the mean over types
+    figure, (axes,) = canvas(height=1.3 + 0.24 * len(names) + 0.22 * math.ceil(len(methods) / 2))
     handles, labels = [], _labels(methods)
     for number, method in enumerate(methods):
-        values = [type_mean(method, kind, ACR) for kind in types]
-        values += [suite_mean(method, ACR), *(type_mean(method, kind, ACR) for kind in clean)]
         handles += axes.plot(
-            [float(value) for value in values],
-            places,
+            [float(suite_mean(method, ACR, places)) for places in groups],
+            range(len(names)),
             linestyle="none",
             marker=MARKERS[number % len(MARKERS)],
             color=COLOURS[number % len(COLOURS)],
@@ -44,24 +36,19 @@ def type_figure(methods: Sequence[SuiteResults], *, title: str | None = None) ->
             label=labels[number],
         )
     axes.axhline(len(types) - 0.5, color="0.4", linewidth=0.8)
-    axes.set_yticks(places, [plain(name) for name in names])
-    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_yticks(range(len(names)), [plain(name) for name in names])
+    axes.set(ylim=(len(names) - 0.5, -0.5), xlabel=_axis(methods))
     axes.set_xlim(left=0)
-    axes.set_xlabel(_axis(methods))
     return finished(figure, handles, title)
 
 
 def severity_figure(methods: Sequence[SuiteResults], *, title: str | None = None) -> Figure:
-    """Draw the ACR over the severity, a panel for each type of corruption; a thin line marks the clean set.
-
-    Args:
-        methods: The results, all on the same sets; see :func:`smoothcert.report.corruptions.comparable`.
-    """
+    """Draw the ACR over the severity, a panel for each type of corruption; a thin line marks the clean set."""
     levels = methods[0].severities
     if not levels:
         raise UsageError("these results have no severities to draw; draw the types instead.")
     types = [kind for kind in methods[0].types if any((kind, level) in methods[0].outcomes for level in levels)]
-    columns = min(PANELS_IN_A_ROW, len(types))
+    columns = min(_PANELS_IN_A_ROW, len(types))
     rows = math.ceil(len(types) / columns)
     height = 1.0 + 1.6 * rows + 0.22 * math.ceil((1 + len(methods)) / 2)
     figure, panels = canvas(columns, rows=rows, width=max(2.2 * columns, 4.4), height=height)
@@ -69,16 +56,14 @@ def severity_figure(methods: Sequence[SuiteResults], *, title: str | None = None
     top = 0.0
     for axes, kind in zip(panels, types, strict=False):
         for number, method in enumerate(methods):
-            colour, dashes = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
             found = [level for level in levels if (kind, level) in method.outcomes]
             values = [float(ACR.of(method.outcomes[kind, level])) for level in found]
-            style: dict[str, Any] = {"color": colour, "linestyle": dashes, "marker": ".", "linewidth": 1.6}
-            lines = axes.plot(found, values, label=labels[number], **style)
+            lines = axes.plot(found, values, marker=".", label=labels[number], **line_style(number, 1.6))
             handles += lines if axes is panels[0] else []
             top = max(top, *values)
             if (IDENTITY, None) in method.outcomes:
                 clean = float(ACR.of(method.outcomes[IDENTITY, None]))
-                axes.axhline(clean, color=colour, linestyle=dashes, linewidth=0.7)
+                axes.axhline(clean, **line_style(number, 0.7))
                 top = max(top, clean)
         axes.set_title(plain(kind), fontsize="small")
         axes.set_xticks(levels)

@@ -1,9 +1,8 @@
-"""Pictures of certified accuracy: matplotlib figures without global state."""
+"""Figures of certified accuracy over the radius."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -12,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from smoothcert.report.figures.style import COLOURS, DASHES, canvas, entry, finished, legend_columns
+from smoothcert.report.figures.style import canvas, entry, finished, legend_columns, line_style
 from smoothcert.report.intervals import wilson_interval
 from smoothcert.report.metrics import (
     acr_text,
@@ -38,13 +37,13 @@ def certified_accuracy_figure(
 ) -> Figure:
     """Draw certified accuracy over the radius, one exact step curve per run.
 
-    As Figures 2 and 3 of Jeong et al. (2023), in which the fall at the sampling limit shows too; with ``best`` as the
+    As Figures 2 and 3 of Jeong et al. (2023), which also show the fall at the sampling limit; with ``best`` as the
     envelopes in Figures 2 to 6 of Alfarra et al. (2022). The legend marks guarantees and arithmetic as tables do.
 
     Args:
-        runs: The outcomes of the runs, all in one norm as far as it is known; different norms are refused.
+        runs: The runs; different norms are refused.
         limits: For runs by name, the largest radius their number of samples could prove; drawn as a thin vertical line.
-        best: Whether to draw the envelope too: the best of the runs at every radius.
+        best: Whether to draw the envelope: the best of the runs at every radius.
         intervals: Whether to shade Wilson's 95 % interval of every accuracy, over the sample of test inputs.
     """
     norm = common_norm(runs)
@@ -57,43 +56,37 @@ def certified_accuracy_figure(
         entry(f"{run.name}{marker} (ACR {acr_text(average_certified_radius(run))})")
         for run, marker in zip(runs, markers(shown), strict=True)
     ]
-    mixed = len({each.rank for each in shown}) > 1
-    others = [""] * (bool(limits) + best + intervals)
-    columns, height = legend_columns([*labels, *others])
-    figure, (axes,) = canvas(1, height=3.9 + height)
+    columns, height = legend_columns([*labels, *[""] * (bool(limits) + best + intervals)])
+    figure, (axes,) = canvas(height=3.9 + height)
     handles: list[Artist] = []
     if best:
         radii, accuracy = envelope(runs)
         area = float((accuracy[1:] * np.diff(radii)).sum())  # of one run, this is its ACR
+        mixed = " of different guarantees" if len({each.rank for each in shown}) > 1 else ""
         ends, heights = np.append(radii, radii[-1]), 100 * np.append(accuracy, 0.0)
-        label = f"envelope{' of different guarantees' * mixed} (area {acr_text(area)})"
+        label = f"envelope{mixed} (area {acr_text(area)})"
         handles += axes.step(ends, heights, where="pre", color="0.8", linewidth=6, label=label)
     for number, run in enumerate(runs):
-        colour, dashes = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
+        style = line_style(number)
         radii, accuracy = curve(run)
         # ``pre``: the value at a radius holds to its left; the last point is the fall to 0.
         ends, heights = np.append(radii, radii[-1]), 100 * np.append(accuracy, 0.0)
-        style: dict[str, Any] = {"color": colour, "linestyle": dashes, "linewidth": 1.8}
         handles += axes.step(ends, heights, where="pre", label=labels[number], **style)
         if intervals:
-            low, high = 100 * np.transpose(
-                [wilson_interval(k, len(run)) for k in certified_counts(run, radii).tolist()]
-            )
-            axes.fill_between(radii, low, high, step="pre", color=colour, alpha=0.18, linewidth=0)
+            bounds = [wilson_interval(count, len(run)) for count in certified_counts(run, radii).tolist()]
+            low, high = 100 * np.transpose(bounds)
+            axes.fill_between(radii, low, high, step="pre", color=style["color"], alpha=0.18, linewidth=0)
         if run.name in limits:
-            axes.axvline(limits[run.name], color=colour, linewidth=0.7, zorder=1)
+            axes.axvline(limits[run.name], color=style["color"], linewidth=0.7, zorder=1)
     if limits:
         handles.append(Line2D([], [], color="0.4", linewidth=0.7, label="sampling limit"))
     if intervals:
         handles.append(Patch(facecolor="0.4", alpha=0.3, label="95 % interval over the test sample"))
-    right = max([float(run.radius.max()) for run in runs] + list(limits.values()))
-    axes.set_xlim(0, 1.04 * right or 1)
+    right = 1.04 * max([float(run.radius.max()) for run in runs] + list(limits.values())) or 1.0
+    left = 0.0
     if norm is Norm.L0:  # whole numbers; the fall just above 0 would hide behind the axis
-        axes.set_xlim(left=-0.02 * axes.get_xlim()[1])
+        left = -0.02 * right
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_ylim(0, 102)
-    axes.set_xlabel(f"certified radius ({axis_norm(norm)})")
-    axes.set_ylabel("certified accuracy (%)")
-    if title is not None:
-        axes.set_title(entry(title))
-    return finished(figure, handles, None, columns)
+    axes.set(xlim=(left, right), ylim=(0, 102))
+    axes.set(xlabel=f"certified radius ({axis_norm(norm)})", ylabel="certified accuracy (%)")
+    return finished(figure, handles, title, columns)

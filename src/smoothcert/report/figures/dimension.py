@@ -1,4 +1,4 @@
-"""A picture of the curse of dimension: what per-input noise scales can hope for, over the size of the input.
+"""A figure of the curse of dimension: the limit of per-input noise scales over the size of the input.
 
 After Theorem 1 of Jeong et al. (2021), App. B. Save it by ``style.save_figure``.
 """
@@ -6,15 +6,13 @@ After Theorem 1 of Jeong et al. (2021), App. B. Save it by ``style.save_figure``
 from __future__ import annotations
 
 import itertools
-import textwrap
 from collections.abc import Sequence
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from smoothcert.report.figures.style import COLOURS, DASHES, LABEL_WIDTH, plain
+from smoothcert.report.figures.style import canvas, finished, line_style
 from smoothcert.stats.dimension import scale_limit, worst_case_probability
 from smoothcert.types import UsageError
 
@@ -38,17 +36,16 @@ def scale_limit_figure(
 ) -> Figure:
     """Draw the limit on a class's probability under another noise scale over the number of coordinates.
 
+    Thin lines mark the probability ½, below which nothing is certified, and known image sizes.
+
     Args:
         ratios: The ratios τ/σ of the scales, a curve for each.
         p: The probability of the class under the scale σ.
         sigma: The scale σ.
         epsilon: The largest distance ε of the two inputs.
         dimensions: The numbers of coordinates d to compute, increasing.
-        worst: Whether to draw the worst classifier's probability at distance ε too, as thin curves.
+        worst: Whether to draw the worst classifier's probability at distance ε, as thin curves.
         lowest: The lower end of the probability axis.
-
-    Returns:
-        A figure of its own; thin lines mark the probability ½, below which nothing is certified, and known image sizes.
     """
     if not len(ratios):
         raise UsageError("there are no ratios of scales to draw; give at least one.")
@@ -57,29 +54,21 @@ def scale_limit_figure(
     if not 0 < lowest < 0.5:
         raise UsageError(f"lowest must lie between 0 and ½, got {lowest}.")
     columns = min(len(ratios) + worst, 3)
-    rows = -(-(len(ratios) + worst) // columns)
-    figure = Figure(figsize=(6.4, 3.9 + 0.22 * rows), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
+    figure, (axes,) = canvas(height=3.9 + 0.22 * -(-(len(ratios) + worst) // columns))
     handles = []
     for number, ratio in enumerate(ratios):
-        colour, dashes = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
         values = scale_limit(p, dimensions, sigma, ratio * sigma, epsilon)
-        label = f"τ/σ = {ratio:g}"
-        handles += axes.plot(dimensions, values, color=colour, linestyle=dashes, linewidth=1.8, label=label)
+        handles += axes.plot(dimensions, values, label=f"τ/σ = {ratio:g}", **line_style(number))
         if worst:
             exact = worst_case_probability(p, dimensions, sigma, ratio * sigma, epsilon)
-            axes.plot(dimensions, exact, color=colour, linestyle=dashes, linewidth=0.8, alpha=0.7)
+            axes.plot(dimensions, exact, alpha=0.7, **line_style(number, 0.8))
     if worst:
         handles.append(Line2D([], [], color="0.2", linewidth=0.8, alpha=0.7, label="worst classifier"))
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlim(dimensions[0], dimensions[-1])
+    axes.set(xscale="log", yscale="log", xlim=(dimensions[0], dimensions[-1]))
     axes.set_ylim(lowest, 10 ** (-np.log10(lowest) / 40))
     axes.axhline(0.5, color="0.4", linewidth=0.7, zorder=1)
-    beside = axes.get_yaxis_transform()
+    beside, above = axes.get_yaxis_transform(), axes.get_xaxis_transform()
     axes.annotate("½", (1, 0.5), (4, 0), xycoords=beside, textcoords="offset points", va="center")
-    above = axes.get_xaxis_transform()
     for name, size in _KNOWN.items():
         if dimensions[0] <= size <= dimensions[-1]:
             axes.axvline(size, color="0.4", linewidth=0.7, zorder=1)
@@ -87,10 +76,4 @@ def scale_limit_figure(
             place.set(color="0.3", fontsize="small")
     axes.set_xlabel("coordinates of an input, d")
     axes.set_ylabel(f"limit on the class's probability\n(p = {p:g}, σ = {sigma:g}, ε = {epsilon:g})")
-    axes.grid(color="0.9", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    if title is not None:
-        axes.set_title(textwrap.fill(plain(title), LABEL_WIDTH), pad=18)
-    figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, handlelength=3.2)
-    return figure
+    return finished(figure, handles, title, columns)

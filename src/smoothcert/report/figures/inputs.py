@@ -1,4 +1,4 @@
-"""Pictures of inputs under noise."""
+"""Figures of inputs under noise."""
 
 from __future__ import annotations
 
@@ -26,16 +26,7 @@ _NAME_WIDTH = 16
 class VotedInput:
     """An input, some of its noisy copies, and how the classifier voted on all of them.
 
-    Attributes:
-        index: Its index in the dataset.
-        image: The input, (channels, height, width) in [0, 1] with 1 or 3 channels.
-        copies: Noisy copies, each of the image's shape.
-        counts: Votes per class.
-        n: The number of votes, invalid ones included.
-        label: The true class.
-        predict: The certified class, or ``ABSTAIN``.
-        radius: The certified radius.
-        norm: The norm of the radius.
+    Images are (channels, height, width) in [0, 1] with 1 or 3 channels; ``n`` counts all votes, invalid ones included.
     """
 
     index: int
@@ -60,17 +51,14 @@ def scales_figure(
     """Draw inputs without noise and under Gaussian noise at several scales, such as σ₀ and the σ* chosen for each.
 
     Args:
-        images: The inputs, (channels, height, width) in [0, 1] with 1 or 3 channels.
-        scales: By name of the scale, its value for every input; a row of pictures for each.
-        names: What to write above the inputs.
-        seed: The seed of the noise, which is the same in a column but for its scale.
-
-    Returns:
-        A figure of its own, a column per input; values outside [0, 1] are cut off, as a screen does.
+        images: The inputs, (channels, height, width) in [0, 1] with 1 or 3 channels; a column for each.
+        scales: By name of the scale, its value for every input; a row for each.
+        names: The headings of the inputs.
+        seed: The seed of the noise, which in a column differs only by its scale.
     """
-    pixels = [np.asarray(image, dtype=np.float64) for image in images]
-    if not pixels or any(image.ndim != 3 or image.shape[0] not in (1, 3) for image in pixels):
-        raise UsageError("the inputs must be images of shape (1 or 3, height, width), at least one.")
+    pixels = [_image(image) for image in images]
+    if not pixels:
+        raise UsageError("there are no inputs to show.")
     for name, values in scales.items():
         if len(values) != len(pixels) or not all(value >= 0 for value in values):
             raise UsageError(f"{name} must hold one scale for each of the {len(pixels)} inputs, none of them negative.")
@@ -81,10 +69,7 @@ def scales_figure(
         shown = {"input": 0.0, **{name: float(values[column]) for name, values in scales.items()}}
         for row, (name, scale) in enumerate(shown.items()):
             axes = panels[row * len(pixels) + column]
-            axes.imshow(_visible(image + scale * noise), cmap="gray", vmin=0, vmax=1)
-            axes.set_xticks([])
-            axes.set_yticks([])
-            axes.grid(False)
+            _show(axes, image + scale * noise)
             if column == 0:
                 axes.set_ylabel(plain(name))
             if row:
@@ -102,32 +87,24 @@ def votes_figure(inputs: Sequence[VotedInput], class_names: Sequence[str], *, ti
 
     Args:
         inputs: The inputs, at least one.
-        class_names: The name of each class.
-
-    Returns:
-        A figure of its own; pixels outside [0, 1] are cut off, as a screen does. Of more than ten classes, those with
-        most votes are shown, and the true one.
+        class_names: The name of each class; of more than ten, those with the most votes and the true one are shown.
     """
-    pixels = [_images(each) for each in inputs]
     if not inputs:
         raise UsageError("there are no inputs to show.")
-    if max(len(each.counts) for each in inputs) > len(class_names):
-        most = max(len(each.counts) for each in inputs)
+    pixels = [[_image(image, each.index) for image in (each.image, *each.copies)] for each in inputs]
+    most = max(len(each.counts) for each in inputs)
+    if most > len(class_names):
         raise UsageError(f"votes are on {most} classes, but only {len(class_names)} have names; use their dataset.")
     columns = max(map(len, pixels))
-    width = 1.25 * columns + 3.4
-    figure = Figure(figsize=(width, 2.1 * len(inputs) + 0.7), layout=ConstrainedLayoutEngine(h_pad=0.09, w_pad=0.05))
+    size = 1.25 * columns + 3.4, 2.1 * len(inputs) + 0.7
+    figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(h_pad=0.09, w_pad=0.05))
     FigureCanvasAgg(figure)
-    ratios = [*[1.0] * columns, 1.9]
-    grid = figure.add_gridspec(len(inputs), columns + 1, width_ratios=ratios)
+    grid = figure.add_gridspec(len(inputs), columns + 1, width_ratios=[*[1.0] * columns, 1.9])
     for row, (each, images) in enumerate(zip(inputs, pixels, strict=True)):
         for column, image in enumerate(images):
             axes = figure.add_subplot(grid[row, column])
-            axes.imshow(_visible(image), cmap="gray", vmin=0, vmax=1)
-            axes.set_xticks([])
-            axes.set_yticks([])
-            name = f"input {each.index}" if column == 0 else f"copy {column}"
-            axes.set_title(name, fontsize="small")
+            _show(axes, image)
+            axes.set_title(f"copy {column}" if column else f"input {each.index}", fontsize="small")
             if column == 0:
                 axes.set_xlabel(f"class {_short(class_names[each.label])}", fontsize="small")
         _draw_votes(figure.add_subplot(grid[row, columns]), each, class_names)
@@ -138,15 +115,24 @@ def votes_figure(inputs: Sequence[VotedInput], class_names: Sequence[str], *, ti
     return finished(figure, handles, title)
 
 
-def _images(each: VotedInput) -> list[NDArray[np.float64]]:
-    images = [np.asarray(image, dtype=np.float64) for image in (each.image, *each.copies)]
-    if any(image.ndim != 3 or image.shape[0] not in (1, 3) for image in images):
-        raise UsageError(f"input {each.index} is no image of shape (1 or 3, height, width), so it cannot be shown.")
-    return images
+def _image(image: ArrayLike, index: int | None = None) -> NDArray[np.float64]:
+    pixels = np.asarray(image, dtype=np.float64)
+    if pixels.ndim != 3 or pixels.shape[0] not in (1, 3):
+        which = "an input" if index is None else f"input {index}"
+        raise UsageError(f"{which} is not an image of shape (1 or 3, height, width), so it cannot be shown.")
+    return pixels
+
+
+def _show(axes: Axes, image: NDArray[np.float64]) -> None:
+    """Show an image; pixels outside [0, 1] are clipped."""
+    clipped = np.clip(image, 0.0, 1.0)
+    axes.imshow(clipped[0] if len(clipped) == 1 else np.moveaxis(clipped, 0, 2), cmap="gray", vmin=0, vmax=1)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.grid(False)
 
 
 def _draw_votes(axes: Axes, each: VotedInput, class_names: Sequence[str]) -> None:
-    """Bars of the votes in per cent of the samples, with the counts beside them, and the answer above."""
     counts = np.asarray(each.counts)
     shown = list(range(len(counts)))
     if len(counts) > _MOST_CLASSES:
@@ -158,13 +144,11 @@ def _draw_votes(axes: Axes, each: VotedInput, class_names: Sequence[str]) -> Non
     axes.barh(places, 100 * counts[shown] / each.n, color=colours)
     for place, count in zip(places, counts[shown].tolist(), strict=True):
         if count:
-            axes.annotate(
-                f"{count:,}", (100 * count / each.n, place), (2, 0), textcoords="offset points", va="center", fontsize=6
-            )
+            at = 100 * count / each.n, float(place)
+            axes.annotate(f"{count:,}", at, (2, 0), textcoords="offset points", va="center", fontsize=6)
     axes.set_yticks(places, [_short(class_names[which]) for which in shown], fontsize=6)
     axes.invert_yaxis()
-    axes.set_xlim(0, 118)
-    axes.set_xticks([0, 50, 100])
+    axes.set(xlim=(0, 118), xticks=[0, 50, 100])
     axes.tick_params(axis="x", labelsize="small")
     axes.set_xlabel(f"votes (% of {each.n:,})", fontsize="small")
     axes.spines[["top", "right"]].set_visible(False)
@@ -178,8 +162,3 @@ def _draw_votes(axes: Axes, each: VotedInput, class_names: Sequence[str]) -> Non
 
 def _short(name: str) -> str:
     return plain(textwrap.shorten(name, _NAME_WIDTH, placeholder="…") if len(name) > _NAME_WIDTH else name)
-
-
-def _visible(image: NDArray[np.float64]) -> NDArray[np.float64]:
-    clipped = np.clip(image, 0.0, 1.0)
-    return clipped[0] if len(clipped) == 1 else np.moveaxis(clipped, 0, 2)

@@ -1,4 +1,4 @@
-"""The look of our pictures, and how they are saved."""
+"""The look of figures, and how they are saved."""
 
 from __future__ import annotations
 
@@ -12,29 +12,26 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from smoothcert.files import STANDARD_OUTPUT, saving
 from smoothcert.types import UsageError
 
-# Okabe and Ito's palette without yellow, which is too pale on white; the dashes tell curves apart in grey. Seven
+# Okabe and Ito's palette without yellow, which is too pale on white; the dashes distinguish curves in grey. Seven
 # colours and four dashes repeat together only after 28 curves.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9")
 LineStyle = Literal["-", "--", "-.", ":"]
 DASHES: tuple[LineStyle, ...] = ("-", "--", "-.", ":")
+MARKERS = "osD^vPX*"
 
-LABEL_WIDTH = 70
-"""Characters of a label before it is broken, in a figure of usual width."""
-
-WIDTHS = (1.8, 0.9, 2.8)
-"""Widths of lines, for curves whose dashes say something else: another one each time the colours are used up."""
-
+_LABEL_WIDTH = 70  # characters of a line of text in a figure of usual width
+_USUAL_WIDTH = 6.4  # inches
+_WIDTHS = (1.8, 0.9, 2.8)
 _FORMATS = {".png": "png", ".pdf": "pdf", ".svg": "svg"}
 _UNDATED: dict[str, dict[str, Any]] = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
 
 
-def canvas(columns: int, *, rows: int = 1, width: float = 6.4, height: float) -> tuple[Figure, list[Axes]]:
-    """A figure without global state and its panels, row by row."""
+def canvas(columns: int = 1, *, rows: int = 1, width: float = _USUAL_WIDTH, height: float) -> tuple[Figure, list[Axes]]:
+    """Make a figure without global state and its panels, row by row; the size is in inches."""
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     panels = [figure.add_subplot(rows, columns, number + 1) for number in range(rows * columns)]
@@ -47,53 +44,38 @@ def canvas(columns: int, *, rows: int = 1, width: float = 6.4, height: float) ->
 
 
 def finished(figure: Figure, handles: Sequence[object], title: str | None, columns: int = 2) -> Figure:
-    """The figure with its title and, below, its legend."""
+    """Add the title and, below the panels, the legend."""
     if title is not None:
-        width = round(LABEL_WIDTH * figure.get_figwidth() / 6.4)
-        figure.suptitle(textwrap.fill(plain(title), width), fontsize="large")
+        figure.suptitle(entry(title, figure.get_figwidth()), fontsize="large")
     if handles:
         figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, handlelength=3.2)
     return figure
 
 
+def line_style(number: int, width: float = 1.8) -> dict[str, Any]:
+    """Return colour, dashes and width of a curve; 28 curves look different."""
+    return {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)], "linewidth": width}
+
+
 def run_style(number: int) -> dict[str, Any]:
-    """Colour and width of a run's curves where dashes tell its curves apart; 21 runs look different."""
-    return {"color": COLOURS[number % len(COLOURS)], "linewidth": WIDTHS[number // len(COLOURS) % len(WIDTHS)]}
+    """Return colour and width of a run's curves where dashes distinguish its curves; 21 runs look different."""
+    return {"color": COLOURS[number % len(COLOURS)], "linewidth": _WIDTHS[number // len(COLOURS) % len(_WIDTHS)]}
 
 
-def entry(text: str, width: float = 6.4) -> str:
-    """A legend entry: broken into lines where it is longer than a figure of this width in inches is wide."""
-    return textwrap.fill(plain(text), round(LABEL_WIDTH * width / 6.4))
+def entry(text: str, width: float = _USUAL_WIDTH) -> str:
+    """Wrap a title or a legend entry to a figure of this width in inches."""
+    return textwrap.fill(plain(text), round(_LABEL_WIDTH * width / _USUAL_WIDTH))
 
 
-def legend_columns(entries: Sequence[str], meanings: int = 0, *, width: float = 6.4) -> tuple[int, float]:
-    """How a legend is laid out below a figure.
-
-    Args:
-        entries: Its entries.
-        meanings: How many entries :func:`in_columns` puts beside them.
-        width: The width of the figure in inches.
-
-    Returns:
-        The number of columns, 2 where the entries are short enough, and the height in inches.
-    """
-    short = max(map(len, entries)) <= 40 * width / 6.4
-    lines = sum(1 + text.count("\n") for text in entries)
-    if meanings:
-        return (2, 0.22 * max(-(-(lines + meanings) // 2), meanings)) if short else (1, 0.22 * (lines + meanings))
+def legend_columns(entries: Sequence[str], width: float = _USUAL_WIDTH) -> tuple[int, float]:
+    """Return the columns of a legend below a figure of this width, 2 for short entries, and its height, in inches."""
+    short = max(map(len, entries)) <= 40 * width / _USUAL_WIDTH
     columns = min(len(entries), 2) if short else 1
-    return columns, 0.22 * -(-lines // columns)
-
-
-def in_columns(runs: Sequence[Line2D], meanings: Sequence[Line2D], columns: int) -> list[Line2D]:
-    """Legend handles of runs and of what dashes mean; of two columns, the meanings of a few runs have their own."""
-    missing = len(meanings) - len(runs) if columns > 1 else 0
-    blanks = [Line2D([], [], linestyle="none", label=" ") for _ in range(missing)]
-    return [*runs, *blanks, *meanings]
+    return columns, 0.22 * -(-sum(1 + text.count("\n") for text in entries) // columns)
 
 
 def check_suffix(path: str | os.PathLike[str]) -> str:
-    """The format that the suffix of a picture's path names; PNG for ``-``, which is standard output."""
+    """Return the format that the suffix of a path names; PNG for ``-``, which is standard output."""
     format = "png" if Path(path) == STANDARD_OUTPUT else _FORMATS.get(Path(path).suffix.lower())
     if format is None:
         raise UsageError(f"{path}: a picture is saved as {', '.join(_FORMATS)}, by the suffix of its name.")
@@ -101,17 +83,12 @@ def check_suffix(path: str | os.PathLike[str]) -> str:
 
 
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
-    """Save a figure as PNG, PDF or SVG, by the suffix of the path; the same figure gives the same bytes.
-
-    Raises:
-        UsageError: If the suffix is another one.
-        SmoothcertError: If the file cannot be written.
-    """
+    """Save a figure as PNG, PDF or SVG, by the suffix of the path; equal figures have equal bytes."""
     format = check_suffix(path)
     with saving(path) as temporary, rc_context({"svg.hashsalt": "smoothcert"}):
         figure.savefig(temporary, format=format, dpi=200, metadata=_UNDATED[format])
 
 
 def plain(text: str) -> str:
-    """Text that matplotlib does not read as mathematics."""
+    """Escape text that matplotlib would read as mathematics."""
     return text.replace("$", r"\$")

@@ -1,4 +1,4 @@
-"""Pictures of the variance model: what it says of margins, votes, radii and covariances beside what is measured.
+"""Figures of the variance model: margins, votes, radii and covariances, modelled and measured.
 
 After Figures 2, 3, 8, 9 and 11 of Horváth, Müller, Fischer and Vechev (2022). Save them by ``style.save_figure``.
 """
@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from numpy.typing import ArrayLike, NDArray
 
-from smoothcert.report.figures.style import COLOURS, DASHES, canvas, finished, plain
+from smoothcert.report.figures.style import COLOURS, canvas, finished, line_style, plain
 from smoothcert.report.metrics import NORM_TEXT
 from smoothcert.stats import (
     Agreement,
@@ -37,31 +37,29 @@ _SAMPLES = tuple(round(10 ** (quarter / 4)) for quarter in range(8, 25))  # 100 
 def margin_figure(model: VarianceModel, noisy: ArrayLike, sizes: Sequence[int], *, title: str | None = None) -> Figure:
     """Draw the margin to the runner-up class for several ensemble sizes, modelled and measured (Fig. 2a).
 
+    Thin steps are the measured margins of soft voting, lines the Gaussians of these members.
+
     Args:
         model: The model of one input.
         noisy: Logits of noisy copies by the members of the model, (members, copies, classes).
         sizes: Ensemble sizes, at most the number of members.
-
-    Returns:
-        A figure of its own: thin steps are the measured margins of soft voting, lines the Gaussians of these members.
     """
     _require(sizes, "ensemble sizes")
     position = int(np.argmin(model.given_members(max(sizes)).mean))
     measured = [soft_voting_margins(noisy, k, model.label)[:, position] for k in sizes]
     bins = np.histogram_bin_edges(np.concatenate(measured), bins=_BINS // 2)
-    figure, (axes,) = canvas(1, height=4.4)
+    figure, (axes,) = canvas(height=4.4)
     axes.axvline(0.0, color="0.4", linewidth=0.7)
     handles = []
     for number, k in enumerate(sizes):
-        colour, dashes = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
+        style = line_style(number)
         density, _ = np.histogram(measured[number], bins=bins, density=True)
-        axes.stairs(density, bins, color=colour, alpha=0.5, linewidth=0.8)
+        axes.stairs(density, bins, color=style["color"], alpha=0.5, linewidth=0.8)
         margins = model.given_members(k)
         curve = _gaussian(bins, margins.mean[position], np.sqrt(margins.covariance[position, position]))
-        (line,) = axes.plot(*curve, color=colour, linestyle=dashes, linewidth=1.8, label=f"k = {k}")
-        handles.append(line)
-    for name, width, strength in (("modelled", 1.8, 1.0), ("measured", 0.8, 0.5)):
-        handles.append(Line2D([], [], color="0.2", linewidth=width, alpha=strength, label=name))
+        handles += axes.plot(*curve, label=f"k = {k}", **style)
+    handles.append(Line2D([], [], color="0.2", linewidth=1.8, label="modelled"))
+    handles.append(Line2D([], [], color="0.2", linewidth=0.8, alpha=0.5, label="measured"))
     axes.set_xlabel(f"margin of class {model.label} over class {model.others[position]} (logits)")
     axes.set_ylabel("probability density (1/logit)")
     return finished(figure, handles, title, columns=4)
@@ -70,15 +68,10 @@ def margin_figure(model: VarianceModel, noisy: ArrayLike, sizes: Sequence[int], 
 def success_figure(agreement: Agreement, *, bound: bool = False, title: str | None = None) -> Figure:
     """Draw the probability of the label over the ensemble size, modelled and measured (Fig. 2b).
 
-    Args:
-        agreement: The probabilities of one input.
-        bound: Whether to draw the Chebyshev bound too, which lies far below.
-
-    Returns:
-        A figure of its own; the bars are one standard error of the measured share.
+    The bars are one standard error of the measured share. ``bound`` adds the Chebyshev bound, which lies far below.
     """
     _require(agreement.sizes, "ensemble sizes")
-    figure, (axes,) = canvas(1, height=4.4)
+    figure, (axes,) = canvas(height=4.4)
     error = np.sqrt(agreement.measured * (1 - agreement.measured) / agreement.copies)
     axes.errorbar(agreement.sizes, agreement.measured, error, fmt="o", color=COLOURS[4], capsize=3, label="measured")
     modelled = {
@@ -88,39 +81,34 @@ def success_figure(agreement: Agreement, *, bound: bool = False, title: str | No
     if bound:
         modelled["Chebyshev bound"] = agreement.chebyshev
     for number, (name, values) in enumerate(modelled.items()):
-        axes.plot(agreement.sizes, values, color=COLOURS[number], linestyle=DASHES[number], linewidth=1.8, label=name)
-    axes.set_xticks(agreement.sizes)
-    axes.set_xlabel("ensemble size k (members)")
-    axes.set_ylabel("success probability")
+        axes.plot(agreement.sizes, values, label=name, **line_style(number))
+    axes.set(xticks=agreement.sizes, xlabel="ensemble size k (members)", ylabel="success probability")
     return finished(figure, axes.get_legend_handles_labels()[0], title)
 
 
 def radii_figure(
     distributions: Mapping[str, RadiusDistribution], *, norm: Norm = Norm.L2, title: str | None = None
 ) -> Figure:
-    """Draw how the radii that certification will report are distributed (Fig. 2c).
+    """Draw the distribution of the radii that certification will report (Fig. 2c).
+
+    The steps are the probability of each of 60 intervals of the radius, and a thin line is the mean.
 
     Args:
         distributions: The distributions by name, such as ``"k = 5, n = 1000"``.
-
-    Returns:
-        A figure of its own: the probability of each of 60 intervals of the radius, a thin line at the mean, and the
-        probability to abstain in the legend.
     """
     _require(distributions, "distributions")
     bins = np.linspace(0.0, 1.02 * max(_usual_most(each) for each in distributions.values()) or 1.0, _BINS + 1)
-    figure, (axes,) = canvas(1, height=4.0 + 0.22 * len(distributions))
+    figure, (axes,) = canvas(height=4.0 + 0.22 * len(distributions))
     handles = []
     for number, (name, each) in enumerate(distributions.items()):
-        colour, dashes = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
+        style = line_style(number, 1.6)
         percent = 100 * np.histogram(each.radii, bins=bins, weights=each.probabilities)[0]
-        axes.stairs(percent, bins, color=colour, linestyle=dashes, linewidth=1.6)
-        axes.axvline(each.expected, color=colour, linewidth=0.7, zorder=1)
+        axes.stairs(percent, bins, **style)
+        axes.axvline(each.expected, color=style["color"], linewidth=0.7, zorder=1)
         text = f"{plain(name)} (mean {radius_text(each.expected)}, abstains {100 * each.abstain:.1f} %)"
-        handles += axes.plot([], [], color=colour, linestyle=dashes, linewidth=1.6, label=text)
-    axes.set_xlim(0.0, bins[-1])
+        handles += axes.plot([], [], label=text, **style)
     axes.set_ylim(bottom=0.0)
-    axes.set_xlabel(f"certified radius ({NORM_TEXT[norm]})")
+    axes.set(xlim=(0.0, bins[-1]), xlabel=f"certified radius ({NORM_TEXT[norm]})")
     axes.set_ylabel(f"probability (% per {bins[1]:.2g})")
     return finished(figure, handles, title, columns=1)
 
@@ -145,13 +133,10 @@ def expected_radius_figure(
     _require(probabilities, "probabilities")
     _require(samples, "numbers of samples")
     curves = expected_radius(np.array(probabilities)[:, None], np.array(samples), alpha, radius)
-    figure, (axes,) = canvas(1, height=4.4)
+    figure, (axes,) = canvas(height=4.4)
     for number, (p, values) in enumerate(zip(probabilities, curves, strict=True)):
-        colour, dashes = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
-        axes.plot(samples, values, color=colour, linestyle=dashes, linewidth=1.8, label=f"p = {p:g}")
-    axes.set_xscale("log")
-    axes.set_xlabel("samples n")
-    axes.set_ylabel(f"expected certified radius ({NORM_TEXT[norm]})")
+        axes.plot(samples, values, label=f"p = {p:g}", **line_style(number))
+    axes.set(xscale="log", xlabel="samples n", ylabel=f"expected certified radius ({NORM_TEXT[norm]})")
     axes.set_ylim(bottom=0.0)
     return finished(figure, axes.get_legend_handles_labels()[0], title, columns=3)
 
@@ -161,7 +146,7 @@ def components_figure(inputs: Sequence[tuple[ArrayLike, ArrayLike]], *, title: s
 
     Left, the clean component over members; in the middle, the perturbation effect over noise; each about its modelled
     mean and in its modelled standard deviations, over all inputs and classes. Right, each member's mean perturbation
-    effect, which the model takes to be 0. With few members the left panel is narrower than a Gaussian by arithmetic:
+    effect, which the model assumes to be 0. With few members the left panel is narrower than a Gaussian by arithmetic:
     no deviation from the mean of k values exceeds (k − 1)/√k of their standard deviations.
 
     Args:
@@ -194,26 +179,23 @@ def components_figure(inputs: Sequence[tuple[ArrayLike, ArrayLike]], *, title: s
     handles += [Patch(facecolor=colour, alpha=0.4, label=name) for colour, name in styles.values()]
     shift = np.concatenate(shifts)
     _histogram(panels[2], shift, np.histogram_bin_edges(shift, bins=_BINS), COLOURS[2])
-    panels[2].axvline(0.0, color="0", linestyle="--", linewidth=1.2)
-    panels[2].set_ylabel("probability density (1/logit)")
     panels[0].set_xlabel(r"clean component, $(y_c - c)/\sigma_c$")
     panels[1].set_xlabel(r"perturbation effect, $y_p/\sigma_p$")
-    panels[2].set_xlabel("mean perturbation effect (logits)")
-    handles.append(Line2D([], [], color="0", linestyle="--", linewidth=1.2, label="zero, as modelled"))
+    panels[2].set(xlabel="mean perturbation effect (logits)", ylabel="probability density (1/logit)")
+    handles.append(panels[2].axvline(0.0, color="0", linestyle="--", linewidth=1.2, label="zero, as modelled"))
     return finished(figure, handles, title, columns=4)
 
 
 def covariance_figure(clean: ArrayLike, noisy: ArrayLike, *, reading: str = "mean", title: str | None = None) -> Figure:
     """Draw the covariance of the logits of two members, measured and modelled, and the difference (Fig. 11).
 
+    The clean component is above, the perturbation effect below; each row has one scale. Measured matrices are means
+    over all members and pairs of members.
+
     Args:
         clean: Clean logits of one input, (members, classes).
         noisy: Logits of its noisy copies, (members, copies, classes).
         reading: As in ``stats.estimate_variance``.
-
-    Returns:
-        A figure of its own: the clean component above, the perturbation effect below; each row has one scale. Measured
-        matrices are means over all members and pairs of members.
     """
     model = estimate_variance(clean, noisy, reading=reading)
     zetas = {rf"clean component, $\zeta_c$ = {model.zeta_c:.2f}": model.zeta_c}
@@ -229,10 +211,11 @@ def covariance_figure(clean: ArrayLike, noisy: ArrayLike, *, reading: str = "mea
         columns = {"measured": measured, between: difference, "modelled": modelled}
         for axes, (heading, matrix) in zip(panels[3 * row : 3 * row + 3], columns.items(), strict=True):
             image = axes.imshow(matrix, cmap="RdBu_r", vmin=-limit, vmax=limit)
-            axes.axhline(classes - 0.5, color="0.4", linewidth=0.7)
-            axes.axvline(classes - 0.5, color="0.4", linewidth=0.7)
-            axes.set_xticks([classes / 2 - 0.5, 1.5 * classes - 0.5], ["member i", "member j"])
-            axes.set_yticks([classes / 2 - 0.5, 1.5 * classes - 0.5], ["i", "j"])
+            for line in (axes.axhline, axes.axvline):
+                line(classes - 0.5, color="0.4", linewidth=0.7)
+            middles = [classes / 2 - 0.5, 1.5 * classes - 0.5]
+            axes.set_xticks(middles, ["member i", "member j"])
+            axes.set_yticks(middles, ["i", "j"])
             axes.tick_params(length=0)
             axes.grid(False)
             axes.set_title(heading, fontsize="medium")
@@ -242,7 +225,7 @@ def covariance_figure(clean: ArrayLike, noisy: ArrayLike, *, reading: str = "mea
 
 
 def _usual_most(distribution: RadiusDistribution) -> float:
-    """The radius exceeded once in ten thousand: the axis need not reach further."""
+    """Return the radius exceeded once in ten thousand, where the axis ends."""
     beyond = 1.0 - distribution.abstain - np.cumsum(distribution.probabilities)
     usual = distribution.radii[: int(np.searchsorted(-beyond, -1e-4)) + 1]
     return float(usual[-1]) if len(usual) else 0.0
@@ -253,7 +236,7 @@ def _blocks(covariances: Covariances) -> FloatArray:
 
 
 def _standard(values: FloatArray, deviation: FloatArray) -> FloatArray:
-    """Values in standard deviations of their class; classes that do not vary are left out."""
+    """Divide by the standard deviation of each class; classes that do not vary are left out."""
     return values[..., deviation > 0] / deviation[deviation > 0]
 
 

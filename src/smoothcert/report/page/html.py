@@ -1,7 +1,7 @@
 """The report page: one HTML file with tables, curves, thresholds and inputs of runs, which needs no network.
 
-Whatever comes from files (names of runs and classes, configurations) is untrusted: it goes into the page as data, and
-the page shows it as text only.
+All text from files (names of runs and classes, configurations) is untrusted: it enters the page as JSON data, and the
+page shows it as text only.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import html
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from importlib.resources import files
 from typing import Any
@@ -33,25 +33,22 @@ def report_html(
     find_dataset: FindDataset | None = None,
     dataset: ImageDataset | None = None,
 ) -> str:
-    """Make the report page of runs and logs.
+    """Make the report page of runs and logs: one file that loads nothing.
 
     Args:
         paths: Run folders, certification logs, folders that hold some of them, and common prefixes of ACES logs.
-        radii: The radii of the overview; by default such as the runs reach.
+        radii: The radii of the overview; by default ``default_radii``.
         title: The heading of the page.
         core: Predictions of the core, for prefixes of ACES logs.
         find_dataset: Finds the dataset that a run's configuration names; without it, and without ``dataset``, the
             page has no images.
-        dataset: The dataset to take images from, whatever the runs name; it is compared with what they recorded.
-
-    Returns:
-        The page: one file that loads nothing.
+        dataset: The dataset of the images, instead of the one that runs name; it is compared with what they recorded.
 
     Raises:
         UsageError: If there is nothing to show.
         RunError, LogError: If a run or a log is empty or damaged.
     """
-    from plotly.offline import get_plotlyjs  # takes a moment to load, and nothing else needs it
+    from plotly.offline import get_plotlyjs  # slow to import
 
     shown = groups(find_results(paths), core)
     images = [group_images(group, find_dataset, dataset, BUDGET // len(shown)) for group in shown]
@@ -69,25 +66,20 @@ def report_html(
         for place, found in enumerate(images)
         for number, sheet in enumerate(found.sheets)
     )
-    return _filled(
-        _asset("report.html"),
-        {
-            "title": html.escape(heading),
-            "style": _asset("report.css"),
-            "data": embedded_json(payload),
-            "sheets": sheets,
-            "plotly": get_plotlyjs().replace("</script", "<\\/script"),
-            "script": "\n".join(_asset(f"{name}.js") for name in _SCRIPTS),
-        },
-    )
+    values = {
+        "title": html.escape(heading),
+        "style": _asset("report.css"),
+        "data": embedded_json(payload),
+        "sheets": sheets,
+        "plotly": get_plotlyjs().replace("</script", "<\\/script"),
+        "script": "\n".join(_asset(f"{name}.js") for name in _SCRIPTS),
+    }
+    # One pass over the template, so that no value is searched for places.
+    return re.sub(r"\{\{(\w+)\}\}", lambda place: values[place[1]], _asset("report.html"))
 
 
 def write_report(path: str | os.PathLike[str], page: str) -> int:
-    """Write a page, whole or not at all.
-
-    Raises:
-        SmoothcertError: If it cannot be written.
-    """
+    """Write a page, whole or not at all, and return its size in bytes."""
     content = page.encode()
     with saving(path) as temporary:
         temporary.write_bytes(content)
@@ -95,7 +87,7 @@ def write_report(path: str | os.PathLike[str], page: str) -> int:
 
 
 def embedded_json(value: Any) -> str:
-    """JSON that can stand inside a script element: no text in it can end the element or begin another.
+    """Write JSON for a script element: no text in it can end the element or begin another.
 
     Example:
         >>> embedded_json("</script>")
@@ -107,8 +99,3 @@ def embedded_json(value: Any) -> str:
 
 def _asset(name: str) -> str:
     return (files("smoothcert.report.page") / "assets" / name).read_text(encoding="utf-8")
-
-
-def _filled(template: str, values: Mapping[str, str]) -> str:
-    """The template with its places filled in one pass, so that no value can hold a place."""
-    return re.sub(r"\{\{(\w+)\}\}", lambda place: values[place[1]], template)

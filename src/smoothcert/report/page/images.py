@@ -15,22 +15,20 @@ from PIL import Image
 from smoothcert.data.subset import Indexable, data_fingerprint, select
 from smoothcert.report.page.groups import Group
 from smoothcert.store import Result
-from smoothcert.types import SmoothcertError
-
-LARGEST = 64
-"""Pixels along the longer side; larger images are made smaller."""
+from smoothcert.types import SmoothcertError, UsageError
 
 BUDGET = 11_000_000
-"""Bytes that all images of a report may take, about 15 MB in the file."""
+"""The most bytes of all images of a report, about 15 MB in the file."""
 
+_LARGEST = 64  # pixels along the longer side; larger images are scaled down
 _PER_SHEET = 400
 _ACROSS = 20
 _PROBE = 100
-_QUALITIES = (None, 90, 75, 50, 25)  # None: nothing is lost
+_QUALITIES = (None, 90, 75, 50, 25)  # None: lossless
 
 
 class ImageDataset(Indexable, Protocol):
-    """A dataset of images, as ``smoothcert.data.load`` gives."""
+    """A dataset of images, as ``smoothcert.data.load`` returns."""
 
     @property
     def class_names(self) -> tuple[str, ...]: ...
@@ -42,13 +40,7 @@ FindDataset = Callable[[Mapping[str, Any]], ImageDataset]
 
 @dataclass(frozen=True)
 class Images:
-    """What the page knows about the images of a group.
-
-    Attributes:
-        payload: Sizes and class names, for the page; None where there are no images.
-        sheets: The sheets, as base64.
-        note: Why there are no images, or what to know about them.
-    """
+    """The images of a group: sizes and class names or None, sheets as base64, and a note or why there are none."""
 
     payload: dict[str, Any] | None = None
     sheets: tuple[str, ...] = ()
@@ -58,48 +50,35 @@ class Images:
 def group_images(
     group: Group, find: FindDataset | None, override: ImageDataset | None = None, budget: int = BUDGET
 ) -> Images:
-    """The images of a group's inputs.
-
-    Args:
-        find: Finds the dataset of a run; None leaves images out.
-        override: A dataset to use instead of the one a run names.
-        budget: Bytes the images may take.
-
-    Returns:
-        The images if the dataset is there and is the one that was certified; else why not.
-    """
+    """Pack the images of a group's inputs, if the dataset found (or ``override``) is the one that was certified."""
     if find is None and override is None:
         return Images(note="This report was made without images.")
-    dataset, note = _dataset(group, find, override)
-    if dataset is None:
-        return Images(note=note)
     try:
-        return _packed(group, dataset, note, budget)
-    except SmoothcertError as error:
+        dataset = _find(group, find) if override is None else override
+        return _packed(group, dataset, _check(group, dataset), budget)
+    except (SmoothcertError, IndexError) as error:
         return Images(note=f"There are no images: {error}")
 
 
-def _dataset(group: Group, find: FindDataset | None, override: ImageDataset | None) -> tuple[ImageDataset | None, str]:
-    """The dataset that was certified, or why it cannot be shown."""
-    told = [result for result in group.results if result.settings.data is not None]
-    if override is None and not told:
-        return None, "There are no images: logs do not tell their dataset. Name it with --data."
-    try:
-        dataset = override
-        if dataset is None:
-            assert find is not None
-            dataset = find(told[0].config["data"])
-        for result in told:
-            if not _certified_on(result, dataset):
-                return None, (
-                    f"There are no images: the dataset found here is not the one that {result.name} was certified on. "
-                    "Name the right one with --data."
-                )
-        if not told and not _same_labels(group, dataset):
-            return None, "There are no images: the labels of the dataset named by --data are not those of the logs."
-    except (SmoothcertError, IndexError) as error:
-        return None, f"There are no images: {error}"
-    return dataset, "" if told else "The images were matched to the logs by their labels only."
+def _find(group: Group, find: FindDataset | None) -> ImageDataset:
+    for result in group.results:
+        if result.settings.data is not None and find is not None:
+            return find(result.config["data"])
+    raise UsageError("logs do not record their dataset. Name it with --data.")
+
+
+def _check(group: Group, dataset: ImageDataset) -> str:
+    """Refuse a dataset that was not certified; return a note about the check."""
+    recorded = [result for result in group.results if result.settings.data is not None]
+    for result in recorded:
+        if not _certified_on(result, dataset):
+            raise UsageError(
+                f"the dataset found here is not the one that {result.name} was certified on. Name the right one with "
+                "--data."
+            )
+    if not recorded and not _same_labels(group, dataset):
+        raise UsageError("the labels of the dataset named by --data are not those of the logs.")
+    return "" if recorded else "The images were matched to the logs by their labels only."
 
 
 def _certified_on(result: Result, dataset: Indexable) -> bool:
@@ -120,9 +99,8 @@ def _same_labels(group: Group, dataset: Indexable) -> bool:
 def _packed(group: Group, dataset: ImageDataset, note: str, budget: int) -> Images:
     count = len(group.index)
     first = np.asarray(dataset[int(group.index[0])][0])
-    names = [str(name) for name in getattr(dataset, "class_names", ())]
     if first.ndim != 3 or first.shape[0] not in (1, 3):
-        return Images(note=f"There are no images: inputs of shape {first.shape} are none.")
+        raise UsageError(f"inputs of shape {first.shape} are not images.")
     tiles = [_tile(np.asarray(dataset[index][0])) for index in group.index[:_PROBE].tolist()]
     quality = _quality(tiles, count, budget)
     sheets = []
@@ -135,7 +113,7 @@ def _packed(group: Group, dataset: ImageDataset, note: str, budget: int) -> Imag
         "height": height,
         "across": _ACROSS,
         "perSheet": _PER_SHEET,
-        "classes": names,
+        "classes": [str(name) for name in getattr(dataset, "class_names", ())],
         "grey": tiles[0].ndim == 2,
         "smaller": (height, width) != first.shape[1:],
         "lossy": quality is not None,
@@ -144,13 +122,13 @@ def _packed(group: Group, dataset: ImageDataset, note: str, budget: int) -> Imag
 
 
 def _tile(x: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """An image as bytes, (height, width) or (height, width, 3), made smaller where it is large."""
+    """Convert an image to bytes, (height, width) or (height, width, 3), scaled down where it is large."""
     pixels: NDArray[np.uint8] = np.rint(255 * np.clip(x, 0.0, 1.0)).astype(np.uint8).transpose(1, 2, 0)
     pixels = pixels[:, :, 0] if pixels.shape[2] == 1 else pixels
     longer = max(pixels.shape[:2])
-    if longer <= LARGEST:
+    if longer <= _LARGEST:
         return pixels
-    height, width = (max(1, round(side * LARGEST / longer)) for side in pixels.shape[:2])
+    height, width = (max(1, round(side * _LARGEST / longer)) for side in pixels.shape[:2])
     smaller: NDArray[np.uint8] = np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling.LANCZOS))
     return smaller
 
@@ -160,25 +138,21 @@ def _sheet(tiles: Sequence[NDArray[np.uint8]], shape: tuple[int, ...]) -> NDArra
     sheet = np.zeros((-(-len(tiles) // _ACROSS) * height, _ACROSS * width, *shape[2:]), dtype=np.uint8)
     for place, tile in enumerate(tiles):
         if tile.shape != shape:
-            raise SmoothcertError("the images are not all of one size.")
+            raise UsageError("the images are not all of one size.")
         row, column = divmod(place, _ACROSS)
         sheet[row * height : (row + 1) * height, column * width : (column + 1) * width] = tile
     return sheet
 
 
 def _quality(tiles: Sequence[NDArray[np.uint8]], count: int, budget: int) -> int | None:
-    """The best quality at which all images keep to the budget, judged by the first ones."""
+    """Choose the best quality at which all images fit the budget, estimated from the first ones."""
     sheet = _sheet(tiles, tiles[0].shape)
-    for quality in _QUALITIES:
-        if len(_encode(sheet, quality)) * count / len(tiles) <= budget:
-            return quality
-    return _QUALITIES[-1]
+    fitting = (quality for quality in _QUALITIES if len(_encode(sheet, quality)) * count / len(tiles) <= budget)
+    return next(fitting, _QUALITIES[-1])
 
 
 def _encode(sheet: NDArray[np.uint8], quality: int | None) -> bytes:
     file = io.BytesIO()
-    if quality is None:
-        Image.fromarray(sheet).save(file, "WEBP", lossless=True, quality=60, method=2)
-    else:
-        Image.fromarray(sheet).save(file, "WEBP", quality=quality, method=4)
+    options = {"lossless": True, "quality": 60, "method": 2} if quality is None else {"quality": quality, "method": 4}
+    Image.fromarray(sheet).save(file, "WEBP", **options)
     return file.getvalue()

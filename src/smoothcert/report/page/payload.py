@@ -1,41 +1,43 @@
-"""What the report page shows, as plain values: everything numeric is computed here, the page only shows it."""
+"""The data of the report page as plain values: all numbers are computed here, the page only shows them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from smoothcert.report.metrics import NORM_TEXT, certified_counts
+from smoothcert.report.aces import Components, load_single
+from smoothcert.report.metrics import NORM_TEXT, acr_text, average_certified_radius, certified_counts
 from smoothcert.report.notes import expected_false, markers, name_list, notes, subjects, upwards
-from smoothcert.report.page.aces import aces_payload
 from smoothcert.report.page.groups import Group
 from smoothcert.report.page.overview import known, noise_cell, table_payload
 from smoothcert.report.tables.accuracy import percent
-from smoothcert.store import Outcomes, Result
-from smoothcert.types import ABSTAIN, Norm
+from smoothcert.report.tables.aces import aces_table
+from smoothcert.store import Outcomes, Result, flat_config
+from smoothcert.types import ABSTAIN, Guarantee, Norm, SmoothcertError
 
 DECIMALS = {Norm.L0: 0, Norm.L1: 4, Norm.L2: 4, Norm.LINF: 6, None: 4}
 """Decimals of a radius on the page, where it is rounded down."""
 
 MOST_STEPS = 1200
-"""Steps of a curve; of finer ones some are passed over."""
+"""The most steps of a curve."""
 
-MOST_VOTES = 10
-"""Classes whose votes are kept for an input; the others are shown as one."""
+_MOST_VOTES = 10  # classes with votes that are listed for an input
+
+_MEANINGS = {
+    "guarantee": ", so equal radii do not mean the same; see below",
+    "arithmetic": "; float arithmetic holds up to rounding only",
+    "runtime": "; votes can differ where the top two logits of a model tie within rounding error",
+}
 
 
 def group_payload(group: Group, radii: Sequence[float] | None) -> dict[str, Any]:
-    """All that the page shows about a group of runs, but its images.
-
-    Args:
-        group: Runs in one norm over the same inputs.
-        radii: The radii of the table; by default such as the runs reach.
-    """
+    """Collect the data of a group of runs, without its images."""
     decimals = DECIMALS[group.norm]
     table = table_payload(group.results, radii)
     outcomes = [result.outcomes for result in group.results]
@@ -46,22 +48,22 @@ def group_payload(group: Group, radii: Sequence[float] | None) -> dict[str, Any]
         "title": group.title,
         "norm": NORM_TEXT[group.norm],
         "decimals": decimals,
-        "summary": summary(group, table),
+        "summary": _summary(group, table),
         "notes": [*group.notes, *_differences(group.results), *notes(shown)],
         "index": group.index.tolist(),
         "label": group.label.tolist(),
         "table": table,
         "grid": grid.tolist(),
         "runs": [
-            {**run_payload(result, grid, limit, decimals), "marker": marker}
+            {**_run_payload(result, grid, limit, decimals), "marker": marker}
             for result, limit, marker in zip(group.results, limits, markers(shown), strict=True)
         ],
-        "aces": aces_payload(group, table["radii"]),
+        "aces": _aces_payload(group, table["radii"]),
     }
 
 
-def summary(group: Group, table: Mapping[str, Any]) -> str:
-    """Two sentences with the numbers a reader looks for first, no stronger than the guarantee behind them."""
+def _summary(group: Group, table: Mapping[str, Any]) -> str:
+    """Write two sentences with the main numbers, no stronger than the guarantee behind them."""
     inputs, norm, several = len(group.index), NORM_TEXT[group.norm], len(group.results) > 1
     where = f" of {group.dataset[0]}" if group.dataset else ""
     which = f"{len(group.results)} runs over the same" if several else "One run over"
@@ -76,10 +78,11 @@ def summary(group: Group, table: Mapping[str, Any]) -> str:
     if len({each.rank for each in subjects(each.outcomes for each in group.results)}) > 1:
         ahead = ""  # runs of different guarantees are not ranked
     proved, heading = f"{row[middle][0]} %{ahead}", table["columns"][middle]["heading"]
-    right = f"{sentence} {result.name} answers {row[2][0]} % of them right"
+    right = f"{sentence} {result.name} answers {row[2][0]} % of them correctly"
     errors = expected_false([result.outcomes])
-    if errors is None or not {*result.outcomes.metadata.guarantee} <= {"global", "memory", "routed"}:
-        return f"{right}, and certifies {proved}, at {norm} radius {heading}; what that covers is said below."
+    strong = {Guarantee.GLOBAL.value, Guarantee.MEMORY.value, Guarantee.ROUTED.value}
+    if errors is None or not {*result.outcomes.metadata.guarantee} <= strong:
+        return f"{right}, and certifies {proved}, at {norm} radius {heading}; the guarantee is explained below."
     return (
         f"{right}, and for {proved}, no perturbation of {norm} length up to {heading} can change that. Of its {inputs} "
         f"statements, one for each input, at most {upwards(errors)} are expected to be false."
@@ -87,7 +90,7 @@ def summary(group: Group, table: Mapping[str, Any]) -> str:
 
 
 def floored(radius: NDArray[np.float64], decimals: int) -> NDArray[np.int64]:
-    """Radii in units of the last decimal, rounded down: k is the largest number with k / 10^decimals ≤ radius.
+    """Round radii down to units of the last decimal: k is the largest number with k / 10^decimals ≤ radius.
 
     Counting k ≥ K is then the same as counting radius ≥ K / 10^decimals, as the tables do.
 
@@ -104,27 +107,24 @@ def floored(radius: NDArray[np.float64], decimals: int) -> NDArray[np.int64]:
 def curve_grid(
     runs: Sequence[Outcomes], radii: Sequence[float], limits: Sequence[float | None], decimals: int
 ) -> NDArray[np.int64]:
-    """The radii at which all curves are drawn, in units of the last decimal.
+    """Choose the radii at which all curves are drawn, in units of the last decimal.
 
-    A curve holds the accuracy at a radius of the grid since the one before it, so whatever is passed over makes a curve
-    lower, never higher.
-
-    Returns:
-        The radii of right answers, thinned out where they are too many; the radii of the table, the largest radius of
-        every run and its sampling limit are always there, and the first radius that no run reaches ends the grid.
+    A curve holds the accuracy at a radius of the grid since the one before it, so omitted radii make a curve lower,
+    never higher. The radii of correct answers are thinned out where they are too many; the radii of the table, the
+    largest radius of every run and its sampling limit are always kept, and the first radius that no run reaches ends
+    the grid.
     """
     proved = [floored(run.radius[run.correct], decimals) for run in runs]
     every = np.unique(np.concatenate(proved))
     if len(every) > MOST_STEPS:
         every = every[np.linspace(0, len(every) - 1, MOST_STEPS).astype(np.int64)]
-    always = [0, *(int(values.max()) for values in proved if len(values))]
-    always += floored(np.array([*radii, *(limit for limit in limits if limit is not None)]), decimals).tolist()
-    end = 1 + max((int(values.max()) for values in proved if len(values)), default=0)
-    return np.array(sorted({*every.tolist(), *(value for value in always if value < end), end}), dtype=np.int64)
+    largest = [int(values.max(initial=0)) for values in proved]
+    end = 1 + max(largest)
+    always = floored(np.array([0, *radii, *(limit for limit in limits if limit is not None)]), decimals)
+    return np.unique(np.concatenate([every, largest, always[always < end], [end]]).astype(np.int64))
 
 
-def run_payload(result: Result, grid: NDArray[np.int64], limit: float | None, decimals: int) -> dict[str, Any]:
-    """One run: its curve, its answers, its votes and its configuration."""
+def _run_payload(result: Result, grid: NDArray[np.int64], limit: float | None, decimals: int) -> dict[str, Any]:
     outcomes, table = result.outcomes, result.table()
     counts = certified_counts(outcomes, grid / 10.0**decimals).tolist()
     shown: dict[str, Any] = {
@@ -138,31 +138,32 @@ def run_payload(result: Result, grid: NDArray[np.int64], limit: float | None, de
         "limit": None if limit is None else int(floored(np.array([limit]), decimals)[0]),
         "predict": outcomes.predict.tolist(),
         "radius": floored(outcomes.radius, decimals).tolist(),
-        "config": configuration(result),
+        "config": _configuration(result),
     }
     if known(table, "sigma"):
         shown["sigma"] = [None if sigma is None else round(sigma, 4) for sigma in table["sigma"].to_pylist()]
     if known(table, "p_lower"):
-        shown["bound"] = floored(_numbers(table, "p_lower"), 4).tolist()
+        shown["bound"] = floored(table["p_lower"].fill_null(0.0).to_numpy(), 4).tolist()
     if known(table, "counts"):
         shown["votes"] = votes_payload(table)
     if known(table, "choice"):
-        shown["choice"] = [ABSTAIN if choice is None else choice for choice in table["choice"].to_pylist()]
-        shown["choiceRadius"] = floored(_numbers(table, "choice_radius"), decimals).tolist()
+        shown["choice"] = table["choice"].fill_null(ABSTAIN).to_pylist()
+        shown["choiceRadius"] = floored(table["choice_radius"].fill_null(0.0).to_numpy(), decimals).tolist()
         shown["chooses"] = "experts" if result.settings.experts is not None else "core or certifier"
     return shown
 
 
 def votes_payload(table: pa.Table) -> dict[str, list[int]]:
-    """The votes of every input: samples, and the classes with most votes, in one list each.
+    """List the votes of every input.
 
     Returns:
-        ``n`` and ``kept`` (number of classes listed) by input; ``classes`` and ``counts`` of all inputs in a row.
+        ``n`` and ``kept`` (the number of classes listed) by input; ``classes`` with the most votes and their
+        ``counts``, of all inputs in one list.
     """
     found: dict[str, list[int]] = {"n": [], "kept": [], "classes": [], "counts": []}
     for counts, n in zip(table["counts"].to_pylist(), table["n"].to_pylist(), strict=True):
         votes = [(count, -label) for label, count in enumerate(counts or []) if count]
-        top = sorted(votes, reverse=True)[:MOST_VOTES]
+        top = sorted(votes, reverse=True)[:_MOST_VOTES]
         found["n"].append(n or 0)
         found["kept"].append(len(top))
         found["classes"].extend(-label for _, label in top)
@@ -170,27 +171,17 @@ def votes_payload(table: pa.Table) -> dict[str, list[int]]:
     return found
 
 
-def configuration(result: Result) -> list[tuple[str, str]]:
-    """Everything a run was asked for, and the circumstances of its last session, as names and texts."""
+def _configuration(result: Result) -> list[tuple[str, str]]:
+    """List the settings of a run and the circumstances of its last session as texts."""
     if result.run is None:
         table = result.table()
         return [("log", result.path.name), ("columns", ", ".join(table.column_names)), ("rows", str(len(table)))]
     last = result.run.sessions[-1] if result.run.sessions else {}
-    return [*_flat(result.config), *_flat(last, "last session.")]
-
-
-def _flat(values: Any, prefix: str = "") -> list[tuple[str, str]]:
-    if not isinstance(values, Mapping):
-        return [(prefix.rstrip("."), _text(values))]
-    found: list[tuple[str, str]] = []
-    for key, value in values.items():
-        nested = isinstance(value, Mapping) and value
-        found += _flat(value, f"{prefix}{key}.") if nested else [(f"{prefix}{key}", _text(value))]
-    return found
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    values = flat_config({**result.config, "last session": last})
+    return [
+        (key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+        for key, value in values.items()
+    ]
 
 
 def _noise(result: Result) -> dict[str, Any] | None:
@@ -204,39 +195,54 @@ def _noise(result: Result) -> dict[str, Any] | None:
 
 
 def _differences(results: Sequence[Result]) -> list[str]:
-    """Why numbers side by side may not mean the same."""
+    """Explain why numbers side by side may not mean the same."""
     found = []
-    shown = [result.outcomes for result in results]
     for what, meaning in _MEANINGS.items():
         by_text: dict[str, list[str]] = {}
-        for outcomes in shown:
-            by_text.setdefault(outcomes.metadata.text(what), []).append(outcomes.name)
+        for result in results:
+            by_text.setdefault(result.outcomes.metadata.text(what), []).append(result.name)
         if len(by_text) > 1:
             listed = "; ".join(f"{text}: {name_list(names)}" for text, names in by_text.items())
             found.append(f"The runs differ in {what} ({listed}){meaning}.")
-    alphas = {alpha for result in results for alpha in _values(result, "alpha")}
+    tables = [result.table(["alpha", "n"]) for result in results]
+    alphas = {alpha for table in tables if known(table, "alpha") for alpha in table["alpha"].drop_null().to_pylist()}
     if len(alphas) > 1:
         levels = ", ".join(f"{alpha:g}" for alpha in sorted(alphas))
         found.append(f"The runs accept different probabilities of a wrong statement (α = {levels}).")
-    samples = {max(values) for result in results if (values := _values(result, "n"))}
-    if len(samples) > 1:
+    if len({max(table["n"].drop_null().to_pylist()) for table in tables if known(table, "n")}) > 1:
         found.append("The runs drew different numbers of samples; more samples prove larger radii.")
     return found
 
 
-_MEANINGS = {
-    "guarantee": ", so equal radii do not promise the same; see below",
-    "arithmetic": "; float arithmetic holds up to rounding only",
-    "runtime": "; votes can differ where the top two logits of a model tie within rounding error",
-}
-"""What to read out of differences between runs."""
+def _aces_payload(group: Group, radii: Sequence[float]) -> dict[str, Any] | None:
+    """Compute the Pareto curves of compositions and the points of single classifiers; None without compositions."""
+    if not group.components:
+        return None
+    points, curves = [], []
+    for place, result in enumerate(group.results):
+        parts = group.components.get(result.path)
+        if parts is not None:
+            curves.append({"run": place, **_curve(result, parts, radii)})
+        with suppress(SmoothcertError):  # without natural accuracy there is no point
+            single = load_single(result)
+            name = result.name + (", certifier alone" if parts is not None else "")
+            natural, acr = round(100 * single.natural, 4), average_certified_radius(single.outcomes)
+            points.append({"name": name, "run": place, "natural": natural, "acr": acr})
+    return {"curves": curves, "points": points}
 
 
-def _values(result: Result, column: str) -> list[Any]:
-    table = result.table([column])
-    return list(table[column].drop_null().to_pylist()) if known(table, column) else []
-
-
-def _numbers(table: pa.Table, column: str) -> NDArray[np.float64]:
-    """A column as numbers, 0 where there is none."""
-    return np.array([value or 0.0 for value in table[column].to_pylist()], dtype=np.float64)
+def _curve(result: Result, parts: Components, radii: Sequence[float]) -> dict[str, Any]:
+    rows = aces_table([parts], parts.thetas.tolist(), radii).rows
+    theta = getattr(result.settings.procedure, "theta", None)
+    start = float(theta) if isinstance(theta, (int, float)) else 0.3
+    return {
+        "name": parts.name,
+        "start": int(np.argmin(np.abs(parts.thetas - start))),
+        "theta": [f"{row.theta:.2f}" for row in rows],
+        "natural": [round(100 * row.natural / row.inputs, 4) for row in rows],
+        "naturalText": [percent(row.natural, row.inputs) for row in rows],
+        "acr": [row.acr for row in rows],
+        "acrText": [acr_text(row.acr) for row in rows],
+        "certified": [[percent(count, row.inputs) for count in row.certified] for row in rows],
+        "selected": [[percent(count, row.inputs) for count in row.selected] for row in rows],
+    }

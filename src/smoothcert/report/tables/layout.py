@@ -6,7 +6,7 @@ import csv
 import html
 import io
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
@@ -25,11 +25,10 @@ class Column:
     """A column of a sheet.
 
     Attributes:
-        heading: What stands over the column.
         over: A heading over all adjacent columns that have the same one.
         better: Whether ``high`` or ``low`` values are better; without it the column has no best value.
-        align: ``left`` or ``right``; by itself the first column is left and every other right.
-        rank: Where values are ranked across columns, only those of columns with the same text here are.
+        align: ``left`` or ``right``; by default the first column is left and every other right.
+        rank: Values that are ranked across columns are ranked among columns with the same text here.
     """
 
     heading: str
@@ -41,7 +40,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell: what is printed, and the value that best and runner-up are found by (None never wins)."""
+    """The printed text of a cell, and the value that it is ranked by (None is not ranked)."""
 
     text: str
     value: float | None = None
@@ -49,30 +48,31 @@ class Cell:
 
 @dataclass(frozen=True)
 class Line:
-    """A line: one cell per column. Lines of one group are ruled apart from others.
-
-    Values are ranked among the lines with the same group and the same ``rank``.
-    """
+    """A line: one cell per column. Rules separate groups; values are ranked among lines of equal group and rank."""
 
     cells: tuple[Cell, ...]
     group: str = ""
     rank: str = ""
 
 
+def text_line(texts: Iterable[str]) -> Line:
+    """Make a line of texts that are not ranked."""
+    return Line(tuple(map(Cell, texts)))
+
+
 @dataclass(frozen=True)
 class Sheet:
-    """A table, whatever format it will be shown in.
+    """A table, independent of its format.
 
     The best value is bold and the runner-up underlined; values equal as printed share a mark, and where all are equal
     there is none. A spread (``± …``) or an interval (``[…]``) behind a number is not compared.
 
     Attributes:
-        title: Stands over the table, except in LaTeX and CSV, which hold the table only.
-        columns: The columns.
+        title: The title, which LaTeX and CSV leave out.
         lines: The lines, those of one group together.
-        group_heading: The heading of the groups, which stand in a column of their own where any has a name.
+        group_heading: The heading of the groups, which have a separate column where any has a name.
         across: Whether values are ranked within a line, among columns of the same ``over``, and not within a column.
-        notes: Sentences below the table; CSV, which has no place for them, leaves them out.
+        notes: Sentences below the table, which CSV leaves out.
 
     Raises:
         UsageError: If a line has more or fewer cells than there are columns.
@@ -105,8 +105,9 @@ def render_sheet(sheet: Sheet, format: str) -> str:
     """Write a sheet as text.
 
     Args:
+        sheet: The sheet.
         format: ``md`` (a heading over columns joins theirs), ``latex`` (a tabular; needs the package booktabs), ``csv``
-            (texts as they are, without marks) or ``html`` (a ``table`` element; numbers have the class ``number``).
+            (texts without marks) or ``html`` (a ``table`` element; numbers have the class ``number``).
     """
     if format not in FORMATS:
         raise unknown_name("table format", format, FORMATS)
@@ -114,12 +115,7 @@ def render_sheet(sheet: Sheet, format: str) -> str:
 
 
 def render_sentence(text: str, format: str) -> str:
-    """Write a paragraph that stands beside sheets, in the same format.
-
-    Example:
-        >>> print(render_sentence("a_b is < 50%", "html"), end="")
-        <p>a_b is &lt; 50%</p>
-    """
+    """Write a paragraph in a format of :func:`render_sheet`."""
     if format not in FORMATS:
         raise unknown_name("table format", format, FORMATS)
     if format == "csv":
@@ -128,57 +124,38 @@ def render_sentence(text: str, format: str) -> str:
 
 
 def rich_sheet(sheet: Sheet) -> rich.table.Table:
-    """The sheet for the terminal."""
-    title = Text(sheet.title) if sheet.title else None
-    shown = rich.table.Table(title=title, box=rich.box.SIMPLE_HEAD, padding=0)
+    """Draw a sheet for the terminal."""
+    flat = _flat(sheet)
+    shown = rich.table.Table(title=Text(sheet.title) if sheet.title else None, box=rich.box.SIMPLE_HEAD, padding=0)
     shown.caption, shown.caption_justify = Text("\n".join(sheet.notes)) if sheet.notes else None, "left"
-    if _grouped(sheet):
-        shown.add_column(Text(sheet.group_heading))
-    columns = zip(*(line.cells for line in sheet.lines), strict=True) if sheet.lines else ((),) * len(sheet.columns)
-    for column, heading, align, cells in zip(
-        sheet.columns, _joined(sheet, "\n"), _aligned(sheet), columns, strict=True
-    ):
-        widths = [len(text) for text in (*(cell.text for cell in cells), *heading.split())]
+    for place, (heading, align) in enumerate(zip(flat.headings("\n"), flat.align, strict=True)):
+        texts = [row[place][0] for block in flat.blocks for row in block]
+        width = max(map(len, [*texts, *heading.split()]), default=1)
         # Names may wrap in a narrow terminal, numbers may not.
-        width = 8 if column is sheet.columns[0] and align == "left" else max(widths, default=1)
+        width = min(width, 8) if place < flat.names and align == "left" else width
         shown.add_column(Text(heading), justify=align, overflow="fold", min_width=width)
     styles = {"best": "bold", "second": "underline", "": ""}
-    for block in _blocks(sheet):
-        for first, line, marks in block:
-            texts = [Text(cell.text, styles[mark]) for cell, mark in zip(line.cells, marks, strict=True)]
-            shown.add_row(*([Text(line.group if first else "")] if _grouped(sheet) else []), *texts)
+    for block in flat.blocks:
+        for row in block:
+            shown.add_row(*(Text(text, styles[mark]) for text, mark in row))
         shown.add_section()
     return shown
 
 
 def markdown_name(name: str) -> str:
-    """A name that Markdown shows as it is.
-
-    Example:
-        >>> print(markdown_name("a_b"))
-        a\\_b
-    """
+    """Escape a name for Markdown."""
     return re.sub(r"([\\`*_\[\]<>|#&~$])", r"\\\1", " ".join(name.split()))
 
 
 def latex_name(name: str) -> str:
-    """A name that LaTeX shows as it is; Greek letters and norms become formulas.
-
-    Example:
-        >>> print(latex_name("50% at ℓ2"))
-        50\\% at $\\ell_2$
-    """
-    pieces = re.split("(ℓ[012∞])", " ".join(name.split()))
-    return "".join(
-        _LATEX_NORMS[piece]
-        if piece in _LATEX_NORMS
-        else "".join(_LATEX_SPECIAL.get(character, character) for character in piece)
-        for piece in pieces
-    )
+    """Escape a name for LaTeX; Greek letters and norms become formulas."""
+    pieces = re.findall("ℓ[012∞]|.", " ".join(name.split()))
+    return "".join(_LATEX.get(piece, piece) for piece in pieces)
 
 
-_LATEX_NORMS = {"ℓ∞": r"$\ell_\infty$", **{f"ℓ{p}": rf"$\ell_{p}$" for p in "012"}}
-_LATEX_SPECIAL = {
+_LATEX = {
+    "ℓ∞": r"$\ell_\infty$",
+    **{f"ℓ{p}": rf"$\ell_{p}$" for p in "012"},
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
@@ -198,75 +175,70 @@ _LATEX_SPECIAL = {
     "−": "$-$",
     "–": "--",
 }
-_NUMBER = re.compile(r"[-+]?\d[-\d.,; \[\]]*")
 
 
-def _is_number(text: str) -> bool:
-    return _NUMBER.fullmatch(text) is not None
+@dataclass(frozen=True)
+class _Flat:
+    """A sheet with the groups as a column, and rows of (text, mark); ``names`` counts the columns of names."""
+
+    title: str
+    columns: list[Column]
+    align: list[Literal["left", "right"]]
+    blocks: list[list[list[tuple[str, Mark]]]]
+    names: int
+
+    def headings(self, between: str) -> list[str]:
+        """Join headings for formats that cannot span columns; one that equals the title is not repeated."""
+        return [
+            f"{column.over}{between}{column.heading}" if column.over not in ("", self.title) else column.heading
+            for column in self.columns
+        ]
+
+    @property
+    def spans(self) -> list[tuple[str, int]]:
+        """The headings over columns and how many columns each spans."""
+        return [(over, len(list(columns))) for over, columns in groupby(column.over for column in self.columns)]
+
+
+def _flat(sheet: Sheet, *, repeat: bool = False) -> _Flat:
+    """Make the groups a column; a group is named in its first row, or in every row with ``repeat``."""
+    grouped = any(line.group for line in sheet.lines)
+    columns = [*[Column(sheet.group_heading)] * grouped, *sheet.columns]
+    blocks: list[list[list[tuple[str, Mark]]]] = []
+    for group, block in groupby(zip(sheet.lines, _marks(sheet), strict=True), key=lambda pair: pair[0].group):
+        rows = [[(cell.text, mark) for cell, mark in zip(line.cells, marks, strict=True)] for line, marks in block]
+        if grouped:
+            rows = [[(group if repeat or not place else "", ""), *row] for place, row in enumerate(rows)]
+        blocks.append(rows)
+    align = [column.align or ("left" if place <= grouped else "right") for place, column in enumerate(columns)]
+    return _Flat(sheet.title, columns, align, blocks, 1 + grouped)
 
 
 def _marks(sheet: Sheet) -> list[list[Mark]]:
-    """The mark of every cell, by line."""
+    """Mark the best and the second of the cells that are compared with each other."""
     marks: list[list[Mark]] = [[""] * len(sheet.columns) for _ in sheet.lines]
-    for places in _ranked_together(sheet):
-        better = sheet.columns[places[0][1]].better
-        found = [(row, column, sheet.lines[row].cells[column]) for row, column in places]
-        values = [(cell.value, _printed(cell.text)) for _, _, cell in found if cell.value is not None]
-        # Rounding keeps the order, so values that are printed alike stand together.
-        order = [printed for printed, _ in groupby(text for _, text in sorted(values, reverse=better == "high"))]
-        if len(order) < 2:
-            continue
-        for row, column, cell in found:
-            if cell.value is not None and _printed(cell.text) in order[:2]:
-                marks[row][column] = "best" if _printed(cell.text) == order[0] else "second"
+    contests: dict[object, list[tuple[int, int, Cell]]] = {}
+    for row, line in enumerate(sheet.lines):
+        for place, (column, cell) in enumerate(zip(sheet.columns, line.cells, strict=True)):
+            if column.better and cell.value is not None:
+                key = (row, column.over, column.rank) if sheet.across else (place, line.group, line.rank)
+                contests.setdefault(key, []).append((row, place, cell))
+    for cells in contests.values():
+        high = sheet.columns[cells[0][1]].better == "high"
+        ordered = sorted(cells, key=lambda each: each[2].value or 0.0, reverse=high)
+        printed = list(dict.fromkeys(_printed(cell) for _, _, cell in ordered))  # rounding keeps the order
+        for row, place, cell in cells if len(printed) > 1 else ():
+            if _printed(cell) in printed[:2]:
+                marks[row][place] = "best" if _printed(cell) == printed[0] else "second"
     return marks
 
 
-def _ranked_together(sheet: Sheet) -> Iterator[list[tuple[int, int]]]:
-    """The places, as (line, column), of the cells that are compared with each other."""
-    groups = dict.fromkeys((line.group, line.rank) for line in sheet.lines)
-    rows_of = [[row for row, line in enumerate(sheet.lines) if (line.group, line.rank) == group] for group in groups]
-    ranked = [i for i, column in enumerate(sheet.columns) if column.better]
-    if not sheet.across:
-        yield from ([(row, column) for row in rows] for rows in rows_of for column in ranked)
-        return
-    for kind in dict.fromkeys((sheet.columns[i].over, sheet.columns[i].rank) for i in ranked):
-        columns = [i for i in ranked if (sheet.columns[i].over, sheet.columns[i].rank) == kind]
-        yield from ([(row, column) for column in columns] for row in range(len(sheet.lines)))
+def _printed(cell: Cell) -> str:
+    return re.split(r" ± | \[", cell.text)[0]
 
 
-def _printed(text: str) -> str:
-    return re.split(r" ± | \[", text)[0]
-
-
-def _blocks(sheet: Sheet) -> list[list[tuple[bool, Line, list[Mark]]]]:
-    """The lines by group, each with its marks and whether it is the first of its group."""
-    lines = zip(sheet.lines, _marks(sheet), strict=True)
-    return [
-        [(i == 0, line, marks) for i, (line, marks) in enumerate(block)]
-        for _, block in groupby(lines, key=lambda pair: pair[0].group)
-    ]
-
-
-def _grouped(sheet: Sheet) -> bool:
-    return any(line.group for line in sheet.lines)
-
-
-def _aligned(sheet: Sheet) -> list[Literal["left", "right"]]:
-    return [column.align or ("right" if i else "left") for i, column in enumerate(sheet.columns)]
-
-
-def _joined(sheet: Sheet, between: str) -> list[str]:
-    """Headings where none can stand over several columns; one that is the title is not repeated."""
-    return [
-        f"{column.over}{between}{column.heading}" if column.over not in ("", sheet.title) else column.heading
-        for column in sheet.columns
-    ]
-
-
-def _spans(sheet: Sheet) -> list[tuple[str, int]]:
-    """The headings over columns and how many columns each spans."""
-    return [(over, len(list(columns))) for over, columns in groupby(column.over for column in sheet.columns)]
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"[-+]?\d[-\d.,; \[\]]*", text) is not None
 
 
 def _markdown(sheet: Sheet) -> str:
@@ -274,16 +246,13 @@ def _markdown(sheet: Sheet) -> str:
         shown = text if _is_number(text) else markdown_name(text)
         return {"best": f"**{shown}**", "second": f"<ins>{shown}</ins>", "": shown}[mark]
 
-    group = [""] if _grouped(sheet) else []
-    rules = [*["---"] * len(group), *("---:" if align == "right" else "---" for align in _aligned(sheet))]
-    lines = [[*([cell(sheet.group_heading)] if group else []), *map(cell, _joined(sheet, " "))], rules]
-    for block in _blocks(sheet):
-        for first, line, marks in block:
-            cells = [cell(part.text, mark) for part, mark in zip(line.cells, marks, strict=True)]
-            lines.append([*([cell(line.group if first else "")] if group else []), *cells])
+    flat = _flat(sheet)
+    rows = [[cell(heading) for heading in flat.headings(" ")]]
+    rows.append(["---:" if align == "right" else "---" for align in flat.align])
+    rows += [[cell(*each) for each in row] for block in flat.blocks for row in block]
     title = f"{markdown_name(sheet.title)}\n\n" if sheet.title else ""
     notes = "".join(f"\n{markdown_name(note)}\n" for note in sheet.notes)
-    return title + "".join(f"| {' | '.join(line)} |\n" for line in lines) + notes
+    return title + "".join(f"| {' | '.join(row)} |\n" for row in rows) + notes
 
 
 def _latex(sheet: Sheet) -> str:
@@ -291,34 +260,28 @@ def _latex(sheet: Sheet) -> str:
         shown = re.sub(r"-(?=\d)", "$-$", text) if _is_number(text) else latex_name(text)
         return {"best": rf"\textbf{{{shown}}}", "second": rf"\underline{{{shown}}}", "": shown}[mark]
 
-    def joined(cells: Sequence[str]) -> str:
+    def joined(cells: Iterable[str]) -> str:
         return " & ".join(cells) + r" \\"
 
-    group = _grouped(sheet)
-    lines = [rf"\begin{{tabular}}{{{'l' * group}{''.join(align[0] for align in _aligned(sheet))}}}", r"\toprule"]
-    if any(column.over for column in sheet.columns):
-        cells, rules, place = [""] * group, [], 1 + group
-        for over, count in _spans(sheet):
+    flat = _flat(sheet)
+    lines = [rf"\begin{{tabular}}{{{''.join(align[0] for align in flat.align)}}}", r"\toprule"]
+    if any(column.over for column in flat.columns):
+        cells, rules, place = [], [], 1
+        for over, count in flat.spans:
             cells += [rf"\multicolumn{{{count}}}{{c}}{{{latex_name(over)}}}"] if over else [""] * count
             rules += [rf"\cmidrule(lr){{{place}-{place + count - 1}}}"] if over else []
             place += count
         lines += [joined(cells), " ".join(rules)]
-    lines.append(joined([*[cell(sheet.group_heading)] * group, *(latex_name(c.heading) for c in sheet.columns)]))
-    for block in _blocks(sheet):
-        lines.append(r"\midrule")
-        for first, line, marks in block:
-            cells = [cell(part.text, mark) for part, mark in zip(line.cells, marks, strict=True)]
-            lines.append(joined([*[cell(line.group if first else "")] * group, *cells]))
+    lines.append(joined(latex_name(column.heading) for column in flat.columns))
+    for block in flat.blocks:
+        lines += [r"\midrule", *(joined(cell(*each) for each in row) for row in block)]
     notes = [rf"\par\smallskip{{\footnotesize {latex_name(note)}\par}}" for note in sheet.notes]
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", *notes]) + "\n"
 
 
 def _csv(sheet: Sheet) -> str:
-    group = _grouped(sheet)
-    headings = [*[sheet.group_heading] * group, *_joined(sheet, " ")]
-    return _csv_lines(
-        [headings, *([*[line.group] * group, *(cell.text for cell in line.cells)] for line in sheet.lines)]
-    )
+    flat = _flat(sheet, repeat=True)
+    return _csv_lines([flat.headings(" "), *([text for text, _ in row] for block in flat.blocks for row in block)])
 
 
 def _csv_lines(lines: Sequence[Sequence[str]]) -> str:
@@ -328,28 +291,27 @@ def _csv_lines(lines: Sequence[Sequence[str]]) -> str:
 
 
 def _html(sheet: Sheet) -> str:
-    aligned = [' class="number"' if align == "right" else "" for align in _aligned(sheet)]
-    group = _grouped(sheet)
+    flat = _flat(sheet)
+    kinds = [' class="number"' if align == "right" else "" for align in flat.align]
     lines = ["<table>"] + ([f"<caption>{html.escape(sheet.title)}</caption>"] if sheet.title else []) + ["<thead>"]
-    if any(column.over not in ("", sheet.title) for column in sheet.columns):
-        spans = [("", 1)] * group + _spans(sheet)
-        headings = [f'<th colspan="{n}">{"" if o == sheet.title else html.escape(o)}</th>' for o, n in spans]
+    if any(column.over not in ("", sheet.title) for column in flat.columns):
+        spans = [(over if over != sheet.title else "", count) for over, count in flat.spans]
+        headings = [f'<th colspan="{count}">{html.escape(over)}</th>' for over, count in spans]
         lines.append(f"<tr>{''.join(headings)}</tr>")
-    headings = [f"<th{kind}>{html.escape(c.heading)}</th>" for c, kind in zip(sheet.columns, aligned, strict=True)]
-    lines += [f"<tr>{f'<th>{html.escape(sheet.group_heading)}</th>' * group}{''.join(headings)}</tr>", "</thead>"]
-    for block in _blocks(sheet):
+    headings = [f"<th{kind}>{html.escape(c.heading)}</th>" for c, kind in zip(flat.columns, kinds, strict=True)]
+    lines += [f"<tr>{''.join(headings)}</tr>", "</thead>"]
+    marked = {"best": "<b>{}</b>", "second": "<u>{}</u>", "": "{}"}
+    for block in flat.blocks:
         lines.append("<tbody>")
-        for first, line, marks in block:
-            name = f'<th rowspan="{len(block)}">{html.escape(line.group)}</th>' if group and first else ""
-            cells = []
-            for part, mark, kind in zip(line.cells, marks, aligned, strict=True):
-                shown = html.escape(part.text)
-                shown = {"best": f"<b>{shown}</b>", "second": f"<u>{shown}</u>", "": shown}[mark]
-                cells.append(f"<td{kind}>{shown}</td>")
-            lines.append(f"<tr>{name}{''.join(cells)}</tr>")
+        for row in block:
+            cells = [
+                f"<td{kind}>{marked[mark].format(html.escape(text))}</td>"
+                for (text, mark), kind in zip(row, kinds, strict=True)
+            ]
+            lines.append(f"<tr>{''.join(cells)}</tr>")
         lines.append("</tbody>")
     if sheet.notes:
-        across = f'<td colspan="{group + len(sheet.columns)}">'
+        across = f'<td colspan="{len(flat.columns)}">'
         lines += ["<tfoot>", *(f"<tr>{across}{html.escape(note)}</td></tr>" for note in sheet.notes), "</tfoot>"]
     return "\n".join([*lines, "</table>"]) + "\n"
 

@@ -1,4 +1,4 @@
-"""What early decisions saved: stages, samples and time of a run against a fixed number of samples."""
+"""Samples and time that early decisions saved against a fixed number of samples."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _NEEDED = ["index", "outcome", "n", "n0", "seconds", "stages", "consensus"]
 
 @dataclass(frozen=True)
 class Savings:
-    """How a run with early decisions spent its samples.
+    """How a run with early decisions used its samples; shares are of all inputs.
 
     Attributes:
         inputs: The number of inputs.
-        certified: Share of all inputs certified at the (largest) target.
-        refuted: Share given up.
-        undecided: Share left open.
-        certified_in_stage: ASC_j, the share of all inputs certified in stage j; empty without stages.
-        abstained_in_stage: ASA_j, the share of all inputs that ended in stage j without a certificate.
+        certified: Share certified at the (largest) target radius.
+        refuted: Share refuted.
+        undecided: Share left undecided.
+        certified_in_stage: ASC_j, the share certified in stage j; empty without stages.
+        abstained_in_stage: ASA_j, the share that ended in stage j without a certificate.
         mean_samples: Mean samples per input, selection included.
-        sample_factor: SampleRF, how many times more samples the fixed number takes.
-        time_factor: TimeRF, how many times longer the fixed number takes: from the reference run, or else at this run's
-            own time per sample.
+        sample_factor: SampleRF, the samples of the fixed number divided by those of the run.
+        time_factor: TimeRF, the same for the time: that of the reference run, or else computed from this run's time
+            per sample.
         consensus: KCR, the share of noisy copies that the first members of a consensus decided; None without one.
     """
 
@@ -48,13 +48,13 @@ def savings(run: Run, *, n: int = 100_000, reference: Run | None = None) -> Savi
 
     Args:
         run: A run of any procedure.
-        n: The fixed number of estimation samples; the reference run's own when one is given.
-        reference: A run with a fixed number of samples over the same inputs, for real times.
+        n: The fixed number of estimation samples, where there is no reference.
+        reference: A run with a fixed number of samples over the same inputs, for measured times.
     """
     rows = run.table(_NEEDED).to_pylist()
     if not rows or "outcome" not in rows[0]:
-        raise UsageError(f"{run.path} has no rows that tell how many samples they took.")
-    total, samples = len(rows), sum(row["n"] + row["n0"] for row in rows)
+        raise UsageError(f"{run.path} has no rows that record their samples.")
+    total, samples = len(rows), _samples(rows)
     seconds = sum(row["seconds"] for row in rows)
     fixed_samples = sum(n + row["n0"] for row in rows)
     fixed_seconds = seconds * fixed_samples / samples
@@ -62,11 +62,12 @@ def savings(run: Run, *, n: int = 100_000, reference: Run | None = None) -> Savi
         others = reference.table(_NEEDED).to_pylist()
         if [row["index"] for row in others] != [row["index"] for row in rows]:
             raise UsageError(f"{reference.path} is about other inputs than {run.path}; compare runs of the same.")
-        fixed_samples = sum(row["n"] + row["n0"] for row in others)
+        fixed_samples = _samples(others)
         fixed_seconds = sum(row["seconds"] for row in others)
     outcomes = Counter(row["outcome"] for row in rows)
     stages = Counter((len(row["stages"]), row["outcome"] == "certified") for row in rows if row["stages"])
     last = max((stage for stage, _ in stages), default=0)
+    voted = [row for row in rows if row.get("consensus") is not None]
     return Savings(
         inputs=total,
         certified=outcomes["certified"] / total,
@@ -77,17 +78,16 @@ def savings(run: Run, *, n: int = 100_000, reference: Run | None = None) -> Savi
         mean_samples=samples / total,
         sample_factor=fixed_samples / samples,
         time_factor=fixed_seconds / seconds if seconds > 0 else float("inf"),
-        consensus=_consensus(rows),
+        consensus=sum(row["consensus"] * _samples([row]) for row in voted) / _samples(voted) if voted else None,
     )
 
 
-def _consensus(rows: Sequence[Mapping[str, Any]]) -> float | None:
-    shares = [(row["consensus"], row["n"] + row["n0"]) for row in rows if row.get("consensus") is not None]
-    return sum(share * samples for share, samples in shares) / sum(n for _, n in shares) if shares else None
+def _samples(rows: Sequence[Mapping[str, Any]]) -> int:
+    return sum(row["n"] + row["n0"] for row in rows)
 
 
 def savings_text(found: Savings, reference: str = "the fixed number") -> str:
-    """The savings against a reference, in a few lines."""
+    """Write the savings against a reference in a few lines."""
     lines = [
         f"{found.certified:.1%} certified, {found.refuted:.1%} refuted, {found.undecided:.1%} undecided "
         f"of {found.inputs} inputs; {found.mean_samples:,.0f} samples per input, "
@@ -95,15 +95,14 @@ def savings_text(found: Savings, reference: str = "the fixed number") -> str:
     ]
     if found.consensus is not None:
         lines.append(f"  {consensus_text(found)}")
-    for stage, (certified, abstained) in enumerate(
-        zip(found.certified_in_stage, found.abstained_in_stage, strict=True), 1
-    ):
+    stages = zip(found.certified_in_stage, found.abstained_in_stage, strict=True)
+    for stage, (certified, abstained) in enumerate(stages, 1):
         lines.append(f"  stage {stage}: {certified:.1%} certified (ASC), {abstained:.1%} abstained (ASA)")
     return "\n".join(lines)
 
 
 def consensus_text(found: Savings) -> str:
-    """The share that a consensus decided, as a line; empty without one."""
+    """Write the share that a consensus decided as a sentence; empty without one."""
     if found.consensus is None:
         return ""
     return f"{found.consensus:.1%} of the noisy copies were decided by the first members alone (KCR)."

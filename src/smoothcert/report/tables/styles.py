@@ -4,26 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from smoothcert.types import unknown_name
-
 
 @dataclass(frozen=True, kw_only=True)
 class TableStyle:
-    """Which columns a table of certified accuracy has, and how they are printed.
+    """The columns of a table of certified accuracy, and how they are printed.
 
-    The papers mark values by rules of their own (better than a baseline, best of all, blue and red); here the best is
+    The papers mark values by different rules (better than a baseline, best of all, blue and red); here the best is
     always bold and the runner-up underlined.
 
     Attributes:
-        source: Whose tables look like this.
+        source: The paper whose tables look like this.
         name: The heading of the column of names.
         over: The heading over the radii; ``{norm}`` becomes the norm.
         acr: Whether the average certified radius is shown.
-        natural: Whether natural accuracy (NAC), PREDICT's, is shown where it is known.
+        natural: Whether natural accuracy (NAC), by PREDICT, is shown where it is known.
         counts: Whether abstentions and the number of inputs are shown.
         percent: Whether accuracies are per cent, or else shares of 1.
-        digits: The decimals of accuracies; where seeds are averaged, one more.
-        by_scale: Whether runs are called by their noise scale where each has its own, and not grouped by it.
+        digits: The decimals of accuracies; one more where seeds are averaged.
+        by_scale: Whether runs are named by their noise scale, where all scales differ, and not grouped by it.
     """
 
     source: str
@@ -58,15 +56,3 @@ TABLE_STYLES = {
     ),
 }
 """Every style by name; a new one is one entry here."""
-
-
-def table_style(name: str) -> TableStyle:
-    """The style of this name.
-
-    Example:
-        >>> table_style("catrs").name
-        'Methods'
-    """
-    if name not in TABLE_STYLES:
-        raise unknown_name("table style", name, TABLE_STYLES)
-    return TABLE_STYLES[name]

@@ -1,0 +1,140 @@
+"""Figures of distributions over inputs: how sure a smoothed classifier is, and how many samples it took."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+
+from smoothcert.report.figures.style import LineStyle, canvas, entry, finished, legend_columns, run_style
+from smoothcert.store import Result
+from smoothcert.store.result import no_rows
+from smoothcert.types import UsageError
+
+FloatArray = NDArray[np.float64]
+
+_WIDTH = 9.0
+_ANSWERS: dict[str, LineStyle] = {"correct": "-", "wrong": "--", "abstained": ":"}
+_OUTCOMES: dict[str, LineStyle] = {"certified": "-", "refuted": "--", "undecided": ":"}
+
+
+@dataclass(frozen=True, eq=False)
+class Confidence:
+    """How sure a run is of every input with votes.
+
+    Attributes:
+        bound: The lower bound on the probability of the guessed class.
+        share: The share of the estimation votes for the class with the most votes.
+        answer: ``correct``, ``wrong`` or ``abstained``.
+    """
+
+    name: str
+    bound: FloatArray
+    share: FloatArray
+    answer: NDArray[np.str_]
+
+    @classmethod
+    def of(cls, result: Result) -> Confidence:
+        """Read the confidence of a run, without inputs that were answered without a vote, such as by a core."""
+        counts, n, bound = result.column("counts").to_pylist(), result.array("n"), result.array("p_lower")
+        voted = np.array([len(votes) > 0 for votes in counts]) & (n > 0)
+        if not voted.any():
+            raise UsageError(f"{result.path} keeps no votes, so its confidence is not known; show other runs.")
+        most = np.array([max(votes, default=0) for votes in counts])[voted]
+        found = result.outcomes
+        answer = np.where(found.abstained, "abstained", np.where(found.correct, "correct", "wrong"))
+        return cls(result.name, bound[voted], most / n[voted], answer[voted])
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """The samples of every input of a run, selection included, and its outcome."""
+
+    name: str
+    used: FloatArray
+    outcome: NDArray[np.str_]
+
+    @classmethod
+    def of(cls, result: Result) -> Samples:
+        """Read the samples of a run."""
+        used = (result.array("n") + result.array("n0")).astype(np.float64)
+        if not len(used):
+            raise no_rows(result.path)
+        return cls(result.name, used, np.array(result.column("outcome").to_pylist()))
+
+
+def confidence_figure(runs: Sequence[Confidence], *, title: str | None = None) -> Figure:
+    """Draw the distribution of p_A over the inputs: its lower bound on the left, the share of the votes on the right.
+
+    Curves are empirical distribution functions, separate for correct, wrong and abstained answers: the height at p is
+    the share of those answers whose value is at most p. The radius of a certificate is a function of the bound, so the
+    ACR is a mean over this distribution; Sun et al. (2024), Average certified radius is a poor metric for randomized
+    smoothing, show similar distributions.
+    """
+    _require(runs)
+    counts = [", ".join(f"{(run.answer == answer).sum()} {answer}" for answer in _ANSWERS) for run in runs]
+    labels = [entry(f"{run.name} ({count})", width=_WIDTH) for run, count in zip(runs, counts, strict=True)]
+    columns, height = legend_columns([*labels, *_ANSWERS], _WIDTH)
+    figure, (left, right) = canvas(2, width=_WIDTH, height=3.7 + height)
+    for number, run in enumerate(runs):
+        for axes, values in ((left, run.bound), (right, run.share)):
+            for answer, dashes in _ANSWERS.items():
+                of_answer = values[run.answer == answer]
+                _cumulative(axes, of_answer, len(of_answer), (0.0, 1.0), number, dashes)
+    left.axvline(0.5, color="0.4", linewidth=0.7, zorder=1)
+    lowest = min(float(min(run.bound.min(), run.share.min())) for run in runs)
+    for axes in (left, right):
+        axes.set_xlim(min(np.floor(10 * lowest) / 10, 0.5) - 0.01, 1.01)
+        axes.set(ylim=(0, 102), ylabel="inputs at or below (% of such answers)")
+    left.set_xlabel("lower bound on $p_A$ (probability; abstains up to ½)")
+    right.set_xlabel("votes for the top class (share of samples)")
+    return finished(figure, _handles(labels, _ANSWERS), title, columns)
+
+
+def samples_figure(runs: Sequence[Samples], *, title: str | None = None) -> Figure:
+    """Draw how many samples the inputs took, to compare procedures that decide early with a fixed number.
+
+    The height at n is the share of **all** inputs that were certified, refuted or left undecided with at most n
+    samples, so a curve ends at the share of that outcome; the thin line is the mean. SampleRF in Tables 3 and 4 of
+    Horváth et al. (2022), Boosting randomized smoothing, is a summary of it, and their Figure 15 is its expectation by
+    true probability.
+    """
+    _require(runs)
+    labels = [entry(f"{run.name} (mean {run.used.mean():,.0f})") for run in runs]
+    columns, height = legend_columns([*labels, *_OUTCOMES, "mean"])
+    figure, (axes,) = canvas(height=3.9 + height)
+    high = 1.5 * max(run.used.max() for run in runs)
+    low = min(min(run.used.min() for run in runs) / 1.5, high / 10)
+    for number, run in enumerate(runs):
+        for outcome, dashes in _OUTCOMES.items():
+            _cumulative(axes, run.used[run.outcome == outcome], len(run.used), (low, high), number, dashes)
+        axes.axvline(float(run.used.mean()), color=run_style(number)["color"], linewidth=0.7, zorder=1)
+    axes.set(xscale="log", xlim=(low, high), ylim=(0, 102))
+    axes.set(xlabel="samples per input, selection included", ylabel="inputs decided so far (% of all)")
+    handles = [*_handles(labels, _OUTCOMES), Line2D([], [], color="0.4", linewidth=0.7, label="mean")]
+    return finished(figure, handles, title, columns)
+
+
+def _require(runs: Sequence[object]) -> None:
+    if not runs:
+        raise UsageError("there are no runs to show.")
+
+
+def _cumulative(
+    axes: Axes, values: FloatArray, total: int, ends: tuple[float, float], number: int, dashes: LineStyle
+) -> None:
+    """Draw the share of a total that the sorted values make up, in per cent; nothing without values."""
+    if len(values):
+        heights = 100 * np.arange(len(values) + 1) / total
+        steps = np.concatenate([[ends[0]], np.sort(values), [ends[1]]])
+        axes.step(steps, np.append(heights, heights[-1]), where="post", linestyle=dashes, **run_style(number))
+
+
+def _handles(labels: Sequence[str], kinds: dict[str, LineStyle]) -> list[Line2D]:
+    runs = [Line2D([], [], label=label, **run_style(number)) for number, label in enumerate(labels)]
+    return [*runs, *(Line2D([], [], color="0.3", linestyle=dashes, label=kind) for kind, dashes in kinds.items())]
