@@ -13,16 +13,8 @@ import numpy as np
 from smoothcert.certify.base import Procedure, Task, require_count, require_probability, require_radii
 from smoothcert.certify.forecast import Chance, Forecast, decisions
 from smoothcert.sampling import ESTIMATION, SELECTION, Draw, Steps
-from smoothcert.stats import (
-    LAST_LOOK,
-    Prior,
-    anytime_lower_bound,
-    boundary,
-    check_times,
-    nested_boundaries,
-    operating_characteristics,
-    wald_bound,
-)
+from smoothcert.stats import Prior, sequential
+from smoothcert.stats.sequential import LAST_LOOK, check_times
 from smoothcert.types import Certificate, Outcome, UsageError, Votes
 
 
@@ -79,14 +71,14 @@ class Anytime(Procedure):
 
     @property
     def reach(self) -> float:
-        return anytime_lower_bound(self.n_max, self.n_max, self.alpha, last=True)
+        return sequential.anytime_lower_bound(self.n_max, self.n_max, self.alpha, last=True)
 
     def forecast(self, threshold: float, probabilities: Sequence[float]) -> Forecast:
-        test = boundary(threshold, self.alpha, self.beta, self.n_max)
+        test = sequential.boundary(threshold, self.alpha, self.beta, self.n_max)
         chances = []
         for p in probabilities:
-            ends = operating_characteristics(test, p)
-            wald = wald_bound(p, threshold, self.alpha, self.beta)
+            ends = sequential.operating_characteristics(test, p)
+            wald = sequential.wald_bound(p, threshold, self.alpha, self.beta)
             chances.append(Chance(p, ends.certify, ends.refute, ends.undecided, ends.expected_n, wald))
         return decisions(test.n, test.certify, test.refute), tuple(chances)
 
@@ -95,12 +87,12 @@ class Anytime(Procedure):
         thresholds = tuple(task.threshold(r, norm) for r in self.targets)
         if thresholds:
             highest = thresholds[-1]
-            if highest >= 1 or boundary(highest, self.alpha, None, self.n_max).certify[-1] > self.n_max:
+            if highest >= 1 or sequential.boundary(highest, self.alpha, None, self.n_max).certify[-1] > self.n_max:
                 raise self._unreachable(task, norm, highest, f"a budget of {self.n_max:,}")
         (selection,) = yield Draw(SELECTION, self.n0)
         guess = int(np.argmax(selection.counts))
         prior = Prior.informed(selection.counts[guess], selection.n)
-        tests = nested_boundaries(thresholds, self.alpha, self.beta, self.n_max, prior) if thresholds else ()
+        tests = sequential.nested_boundaries(thresholds, self.alpha, self.beta, self.n_max, prior) if thresholds else ()
         times = check_times(self.n_max).tolist()
         begin = time.monotonic()
         counts, checkpoints = np.zeros(task.num_classes, dtype=np.int64), dict[int, tuple[int, ...]]()
@@ -140,4 +132,4 @@ class Anytime(Procedure):
 
     def _bound(self, k: int, n: int, prior: Prior, thresholds: tuple[float, ...]) -> float:
         """Return the anytime bound; the targets are points of its grid, so one α covers it and every decision."""
-        return anytime_lower_bound(k, n, self.alpha, prior, extra=thresholds, last=n == self.n_max)
+        return sequential.anytime_lower_bound(k, n, self.alpha, prior, extra=thresholds, last=n == self.n_max)

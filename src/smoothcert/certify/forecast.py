@@ -21,10 +21,7 @@ class Chance:
     """How an input ends whose guessed class has true probability ``p``.
 
     Attributes:
-        p: The true probability.
-        certify: Probability that the target is certified.
-        refute: Probability that it is refuted.
-        undecided: Probability that it is neither.
+        certify, refute, undecided: Probabilities of the outcomes at the target radius.
         samples: Mean estimation samples.
         wald: Wald's lower bound on that mean, for any test with these error probabilities; infinite at the threshold.
         stages: For Staged, the probabilities to certify, abort and continue in each stage, as shares of all inputs.
