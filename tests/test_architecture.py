@@ -88,8 +88,8 @@ def test_nobody_imports_the_command_line():
         ("noise", {"base", "grid", "thresholds"}, {type_.__module__ for type_ in NOISES.values()}),
         (
             "certify",
-            {"answering", "base", "choice", "forecast", "inputs", "runner"}
-            | {"memory", "per_input", "plan", "router", "simultaneous", "smoothed", "targets"},
+            {"answering", "base", "choice", "forecast", "inputs", "memory", "per_input"}
+            | {"plan", "router", "runner", "simultaneous", "smoothed"},
             {type_.__module__ for type_ in PROCEDURES.values()},
         ),
         ("training/methods", {"base"}, {loss.__module__ for loss in METHODS.values()}),

@@ -159,7 +159,7 @@ def read_archive(folder: Path) -> None:
 
 
 def read_memory(folder: Path) -> None:
-    memory = Memory.load(folder / "m.safetensors")
+    memory = Memory(folder / "m.safetensors")
     try:
         memory.admit(torch.tensor([0.2, 0.0, 0.0, 0.0]), 1, 0.25)
         memory.save()

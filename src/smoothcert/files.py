@@ -1,4 +1,4 @@
-"""Writing files whole or not at all, and what untrusted ones may ask for."""
+"""Write files atomically, and limit what untrusted ones can request."""
 
 from __future__ import annotations
 
@@ -16,33 +16,30 @@ from typing import Any
 from smoothcert.types import SmoothcertError
 
 TEMPORARIES = ".*.tmp"
-"""What the names of temporary files look like."""
+"""The pattern of the names of temporary files."""
 
 STANDARD_OUTPUT = Path("-")
-"""What a user writes instead of a file name to get the content on standard output."""
-
-_ALWAYS, _TIMES = 1 << 28, 100
-_LINKS = 40  # as many as Linux follows
+"""The file name that stands for standard output."""
 
 
 def unpacked_limit(packed: int) -> int:
-    """How many bytes a compressed file of this size may unpack to.
+    """Return how many bytes a compressed file of this size may unpack to.
 
-    Images pack to a tenth at best, and no compression of zip or gzip files goes beyond a thousandth. So a hundred times
-    the size, or 256 MB for small files, is more than a dataset needs and less than a bomb does harm with.
+    Images compress to a tenth at best, and zip or gzip files to a thousandth. So a hundred times the size, or 256 MB
+    for small files, is enough for a dataset and keeps a decompression bomb harmless.
 
     Example:
         >>> unpacked_limit(1_000), unpacked_limit(10_000_000)
         (268435456, 1000000000)
     """
-    return max(_ALWAYS, _TIMES * packed)
+    return max(1 << 28, 100 * packed)
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of an untrusted JSON text.
+    """Parse untrusted JSON.
 
     Raises:
-        ValueError: If it is not JSON, or nested more deeply than can be read.
+        ValueError: If it is not JSON, or nested too deeply.
     """
     try:
         return json.loads(text)
@@ -51,15 +48,13 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def temporary_beside(path: Path) -> Path:
-    """A name in the folder of ``path`` for a temporary file that will replace it."""
+    """Return a path in the folder of ``path`` for a temporary file that will replace it."""
     return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
 
 @contextmanager
 def saving(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A temporary path for a file that the user named; the content goes there when the block ends without an error.
-
-    ``-`` is standard output. Everything else is as for :func:`replacing`.
+    """Write a file that the user named, as :func:`replacing` does; ``-`` is standard output.
 
     Raises:
         SmoothcertError: If it cannot be written.
@@ -68,7 +63,7 @@ def saving(path: str | os.PathLike[str]) -> Iterator[Path]:
     try:
         with _copied_to(None) if path == STANDARD_OUTPUT else replacing(path) as temporary:
             yield temporary
-    except BrokenPipeError:  # the reader has gone; the command line ends quietly
+    except BrokenPipeError:  # the reader has closed the pipe; the command line ends without a message
         raise
     except OSError as error:
         raise SmoothcertError(f"{path} cannot be written ({error.strerror or error}).") from error
@@ -76,10 +71,10 @@ def saving(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path whose content replaces that of ``path`` when the block ends without an error.
+    """Yield a temporary path whose content replaces that of ``path`` if the block ends without an error.
 
-    A regular file is replaced in one step; a link to one stays a link. Where ``path`` is anything else (a device, a
-    pipe, ``/dev/stdout``), the content is written into it, because renaming over it would destroy it.
+    A regular file is replaced in one step; a link to one stays a link. If ``path`` is anything else (a device, a pipe,
+    ``/dev/stdout``), the content is written into it, because renaming over it would destroy it.
 
     Raises:
         OSError: If it cannot be written.
@@ -87,24 +82,20 @@ def replacing(path: Path) -> Iterator[Path]:
     target = _followed(path)
     if isinstance(target, Path) and target.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    writing = _copied_to(target)
     if isinstance(target, Path) and (target.is_file() or not target.exists()):
-        with _renamed_to(target) as temporary:
-            yield temporary
-    else:
-        with _copied_to(target) as temporary:
-            yield temporary
+        writing = _renamed_to(target)
+    with writing as temporary:
+        yield temporary
 
 
 def _followed(path: Path) -> Path | int:
-    """What a path leads to, or the descriptor where that is an open file of this process, such as ``/dev/stdout``.
+    """Follow links; return the descriptor of an open file of this process, such as ``/dev/stdout``.
 
-    An open file has a position, and others may share it: it must be continued, whatever kind of file it is.
-
-    Raises:
-        OSError: If links lead in a circle.
+    An open file has a position that other processes may share, so it must be continued, whatever kind of file it is.
     """
     descriptors = ("/dev/fd", f"/proc/{os.getpid()}/fd")
-    for _ in range(_LINKS):
+    for _ in range(40):  # as many links as Linux follows
         folder = os.path.realpath(path.parent)
         if folder in descriptors and path.name.isdecimal():
             return int(path.name)
@@ -122,18 +113,23 @@ def _renamed_to(path: Path) -> Iterator[Path]:
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
-        _sync_folder(path.parent)
+        with suppress(OSError):  # makes the new name survive a power cut, if the system can sync folders
+            descriptor = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
     finally:
         temporary.unlink(missing_ok=True)
 
 
 @contextmanager
 def _copied_to(target: Path | int | None) -> Iterator[Path]:
-    """A temporary file whose content is written into a device, a pipe or an open file; ``None``: standard output."""
+    """Yield a temporary path whose content is written into a device, pipe or open file; ``None``: standard output."""
     with tempfile.TemporaryDirectory() as folder:
         temporary = Path(folder) / "content"
         yield temporary
-        sys.stdout.flush()  # what was printed before comes first
+        sys.stdout.flush()  # earlier prints come first
         with (
             temporary.open("rb") as content,
             nullcontext(sys.stdout.buffer)
@@ -142,13 +138,3 @@ def _copied_to(target: Path | int | None) -> Iterator[Path]:
         ):
             shutil.copyfileobj(content, stream)
             stream.flush()
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a new name survive a power cut, where the system lets folders be synced."""
-    with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

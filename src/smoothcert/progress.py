@@ -8,25 +8,17 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress, ProgressColumn, TaskID
 
-PERIOD = 60.0
-"""Seconds between two lines where there is no terminal."""
-
 
 class Bar(Progress):
-    """A progress bar that also reports progress without a terminal.
-
-    Args:
-        columns: The columns of the bar.
-        shown: Whether to show anything.
-    """
+    """A progress bar that also reports progress without a terminal."""
 
     def __init__(self, *columns: str | ProgressColumn, shown: bool) -> None:
         super().__init__(*columns, console=Console(stderr=True), disable=not shown)
         self._next_line = 0.0
 
     def update(self, task_id: TaskID, **values: Any) -> None:
-        """Update a task, as ``Progress`` does, and print a line where it is due."""
+        """Update a task, and print a line if there is no terminal and a minute has passed."""
         super().update(task_id, **values)
         if not self.disable and not self.console.is_terminal and time.monotonic() >= self._next_line:
-            self._next_line = time.monotonic() + PERIOD
+            self._next_line = time.monotonic() + 60.0
             self.console.print(self.get_renderable())

@@ -1,4 +1,4 @@
-"""The words every other module speaks: certificates, norms, guarantees and errors."""
+"""Certificates, votes, norms, guarantees and errors, which all other modules use."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ from enum import Enum
 from typing import TypeVar
 
 ABSTAIN = -1
-"""The label of an answer that could not be given with confidence; never a class."""
-
+"""The label of an abstention; never a class."""
 
 CORE, CERTIFIER = 0, 1
-"""What the selector of ACES chooses between: an accurate model without a guarantee, and a smoothed one."""
-
+"""The choices of the selector of ACES: an accurate model without a guarantee, and a smoothed one."""
 
 LARGEST_RADIUS = 1e15
-"""What no radius exceeds; a larger one in a file is damage, and too long for tables."""
+"""Sanity limit for radii that are read from files."""
 
 
 class Norm(str, Enum):
@@ -33,10 +31,10 @@ class Norm(str, Enum):
 class Guarantee(str, Enum):
     """What a certificate covers.
 
-    ``GLOBAL``: one smoothed classifier answers for every input, so all certificates hold together.
-    ``POINTWISE``: the noise was chosen for this input alone; another input may be answered by another classifier.
+    ``GLOBAL``: one smoothed classifier answers every input, so all certificates are consistent.
+    ``POINTWISE``: the noise was chosen for this input; another classifier may answer another input.
     ``MEMORY``: as pointwise, but cut so that no two stored balls of different classes meet.
-    ``ROUTED``: the noise was chosen by a selector that is itself certified within the radius.
+    ``ROUTED``: a selector, itself certified within the radius, chose the noise.
     """
 
     GLOBAL = "global"
@@ -46,10 +44,10 @@ class Guarantee(str, Enum):
 
 
 class Outcome(str, Enum):
-    """What a procedure found out about a target radius.
+    """The result for a target radius; without a target, whether any radius was proved.
 
     ``CERTIFIED``: the smoothed classifier is robust there. ``REFUTED``: the guessed class is too unlikely for it, so
-    more samples would not help. ``UNDECIDED``: the samples ran out. Without a target: whether any radius was proved.
+    more samples would not help. ``UNDECIDED``: the samples ran out.
     """
 
     CERTIFIED = "certified"
@@ -60,8 +58,8 @@ class Outcome(str, Enum):
 class Arithmetic(str, Enum):
     """How noise was added to the input.
 
-    ``EXACT``: in whole numbers, so the theorem holds for the computed copies themselves. ``FLOAT``: in floating point,
-    so it holds only up to rounding, which a classifier that reads the last bits of its input can exploit.
+    ``EXACT``: in whole numbers, so the theorem holds for the computed copies. ``FLOAT``: in floating point, so it holds
+    only up to rounding, which a classifier that reads the last bits of its input can exploit.
     """
 
     EXACT = "exact"
@@ -73,8 +71,8 @@ class Votes:
     """A histogram of one statistic over noisy copies of one input.
 
     Attributes:
-        n: The number of noisy copies, invalid ones included.
-        counts: Copies per value of the statistic (for votes: per class); invalid copies are in none.
+        n: Noisy copies, those with invalid logits included.
+        counts: Copies per value of the statistic (for votes: per class), those with invalid logits excluded.
         checkpoints: The same counts over the first 10, 100, 1000, … copies, below ``n``.
     """
 
@@ -85,19 +83,14 @@ class Votes:
 
 @dataclass(frozen=True, kw_only=True)
 class Routing:
-    """How a selector chose who answers for an input, and how far that choice holds.
+    """The certified choice of the classifier that answers an input, with fields as in :class:`Certificate`.
 
     Attributes:
-        choice: The expert that the smoothed selector certifiably chooses (for ACES: 1 the certifier, 0 the core), or
+        choice: The expert that the smoothed selector certifiably chooses (for ACES: ``CERTIFIER`` or ``CORE``), or
             ``ABSTAIN``.
-        radius: How far; 0 when abstaining.
-        p_lower: The lower bound on the probability of the guessed choice.
-        n: The number of estimation samples.
-        counts: Votes per expert among them; for ACES, copies per threshold (see ``sampling.Entropy``).
-        n0: The number of selection samples.
-        selection: The same counts among the selection samples.
-        core: The class that a core without a certificate gives the input, if one was asked.
-        shared: Whether the samples are those of the certificate itself.
+        counts: Votes per expert; for ACES, copies per threshold (see ``sampling.Entropy``). Likewise ``selection``.
+        core: The class of a core without a certificate, if it was called.
+        shared: Whether the samples are those of the certificate.
     """
 
     choice: int
@@ -115,33 +108,26 @@ class Routing:
 class Certificate:
     """A proved statement: within ``radius`` of the input the smoothed classifier answers ``label``.
 
-    The statement is wrong with probability at most ``alpha`` over the noise drawn. ``counts`` are the votes of the
-    estimation samples per class; votes with invalid logits are in ``n`` and in no class.
+    The statement is wrong with probability at most ``alpha`` over the noise drawn. An abstention has the label
+    ``ABSTAIN`` and radius 0.
 
     Attributes:
-        label: The certified class, or ``ABSTAIN``.
-        radius: The certified radius in ``norm``; 0 when abstaining.
-        norm: The norm of the radius.
-        guarantee: What the certificate covers.
-        alpha: The probability of a wrong statement.
-        alpha_split: How ``alpha`` was divided among the bounds used, by name.
-        n: The number of estimation samples.
-        counts: Votes per class among the ``n`` samples.
+        alpha_split: The shares of ``alpha`` by the name of the bound that uses each.
+        n: Estimation samples, those with invalid logits included.
+        counts: Votes per class among them.
         p_lower: The lower bound on the probability of the guessed class.
-        n0: The number of selection samples.
-        selection: Votes per class among the ``n0`` samples.
+        n0: Selection samples.
+        selection: Votes per class among them.
         noise: The noise as text, for example ``Gaussian(sigma=0.5)``.
-        seed: The seed of the noise.
         index: The input index that entered the noise seed.
+        outcome: The outcome at the largest target radius.
         checkpoints: Cumulative ``counts`` at every power of ten below ``n``.
-        outcome: What was found out about the target radius; with several targets, about the largest.
         decisions: The outcome at every target radius.
-        stages: The votes of each stage, where a procedure draws several and the bound is about one of them.
-        routing: How it was chosen who answers, where that was certified too.
-        arithmetic: How noise was added to the input.
-        offset: Distance in ``norm`` from the input to the grid point it was taken as, already taken off ``radius``;
-            0 unless the noise lives on a grid.
-        runtime: How the model was run, such as ``"eager"``.
+        stages: The votes of each stage, if the procedure has stages and bounds only one of them.
+        routing: The choice of the classifier that answers, if that was certified too.
+        offset: Distance in ``norm`` from the input to the nearest grid point, already subtracted from ``radius``; 0
+            unless the noise is on a grid.
+        runtime: The runtime of the model, such as ``"eager"``.
         model: The identity of the classifier, a SHA-256 in hexadecimal.
         input: A hash of the input's values.
     """
@@ -192,17 +178,10 @@ class Certificate:
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """The class of the smoothed classifier at one input, wrong with probability at most ``alpha``; no radius.
+    """The class of the smoothed classifier at one input, wrong with probability at most ``alpha``; without a radius.
 
-    Attributes:
-        label: The predicted class, or ``ABSTAIN``.
-        p_value: The p-value of the two-sided test between the two most frequent classes.
-        alpha: The probability of a wrong class.
-        n: The number of samples.
-        counts: Votes per class.
-        noise: The noise as text.
-        seed: The seed of the noise.
-        index: The input index that entered the noise seed.
+    The fields are those of :class:`Certificate`; ``p_value`` is that of the two-sided test between the two most
+    frequent classes.
     """
 
     label: int
@@ -220,7 +199,7 @@ class Prediction:
 
 
 def radius_text(radius: float, digits: int = 3) -> str:
-    """A radius as decimal text, rounded **down**: what is printed is never more than what was proved.
+    """Return a radius as decimal text, rounded **down**: no printed radius exceeds the proved one.
 
     Example:
         >>> radius_text(0.24996, 3)
@@ -230,7 +209,7 @@ def radius_text(radius: float, digits: int = 3) -> str:
 
 
 class SmoothcertError(Exception):
-    """Every error this package raises on purpose: one sentence that says what was wrong and what to do."""
+    """Base of the errors that this package raises on purpose: one sentence with what is wrong and what to do."""
 
     exit_code = 1
 
@@ -239,13 +218,13 @@ E = TypeVar("E", bound=SmoothcertError)
 
 
 def wrong_path(error: E) -> E:
-    """The error about a path that does not lead to anything: wrong use, so the command line exits with 2."""
+    """Mark an error as about a path that does not exist, for which the command line exits with 2."""
     error.exit_code = 2
     return error
 
 
 class UsageError(SmoothcertError, ValueError):
-    """An argument that cannot be right; the command line exits with 2."""
+    """An invalid argument; the command line exits with 2."""
 
     exit_code = 2
 
@@ -255,11 +234,11 @@ class DataError(SmoothcertError):
 
 
 class CheckpointError(SmoothcertError):
-    """A checkpoint that is missing, damaged or does not fit the model."""
+    """A checkpoint that is missing, damaged or of another model."""
 
 
 class LogError(SmoothcertError):
-    """A certification log that does not read as one."""
+    """A file that is not a certification log, or a damaged one."""
 
 
 class RunError(SmoothcertError):
@@ -267,7 +246,7 @@ class RunError(SmoothcertError):
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
-    """The error for a name that is in no registry, with the close ones named.
+    """Return the error for a name that is not registered, with similar names.
 
     Example:
         >>> print(unknown_name("dataset", "cifra10", ["cifar10", "mnist"]))

@@ -182,7 +182,7 @@ def test_invalid_logits_choose_nobody():
     [
         ({"theta": 1.2}, "theta must lie between 0 and 1"),
         ({"theta": -0.1}, "theta must lie between 0 and 1"),
-        ({"theta": 0.155}, "multiples of 0.01"),
+        ({"theta": 0.155}, "multiple of 0.01"),
         ({"n": 0}, "n must be a whole number"),
         ({"alpha": 1.0}, "alpha must lie strictly"),
     ],

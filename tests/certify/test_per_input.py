@@ -283,4 +283,4 @@ def test_a_run_with_a_memory_goes_on_after_an_interruption(tmp_path):
     assert {row["guarantee"] for row in resumed.rows()} == {"memory"}
     assert {row["sigma"] for row in resumed.rows()} <= {0.10000000149011612, 2.0}
     assert resumed.config["sigma"] == {"name": "by second"}
-    assert len(Memory.load(tmp_path / "broken.safetensors")) == len(Memory.load(tmp_path / "unbroken.safetensors"))
+    assert len(Memory(tmp_path / "broken.safetensors")) == len(Memory(tmp_path / "unbroken.safetensors"))

@@ -174,7 +174,7 @@ def test_plans_in_other_norms(noise, norm, radius, dimension):
         assert noise.radius(lower_bound(enough, 2000, level), norm, dimension) >= radius
         assert noise.radius(lower_bound(enough - 1, 2000, level), norm, dimension) < radius
     with pytest.raises(UsageError, match="does not certify the norm"):
-        plan(Cohen(), noise, norm="l3")
+        plan(Cohen(norm="l3"), noise)
 
 
 def test_a_norm_the_noise_does_not_certify_is_refused_before_sampling(half_space, forwards, tmp_path):

@@ -77,7 +77,7 @@ def test_no_answer_contradicts_another(dimension, count):
     assert wrong == 0
     assert min(seen.values()) > 10  # every way to be answered occurs, and balls that nearly touch
     # what is stored is what stands for all answers
-    stored = [(memory._blocks[0][i], int(memory._labels[i]), float(memory._radii[i])) for i in range(len(memory))]
+    stored = [(memory._centres[i], int(memory._labels[i]), float(memory._radii[i])) for i in range(len(memory))]
     rng = np.random.default_rng(3)
     for i, j in rng.integers(0, len(stored), (300, 2)):
         (a, first, r), (b, second, s) = stored[i], stored[j]

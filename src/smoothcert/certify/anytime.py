@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,43 +10,28 @@ from typing import ClassVar
 
 import numpy as np
 
-from smoothcert.certify.base import PREDICTION_SAMPLES, Procedure, Task, require_count, require_probability
+from smoothcert.certify.base import Procedure, Task, require_count, require_probability, require_radii
 from smoothcert.certify.forecast import Chance, Forecast, decisions
-from smoothcert.certify.targets import require_radii, unreachable
 from smoothcert.sampling import ESTIMATION, SELECTION, Draw, Steps
-from smoothcert.stats import (
-    LAST_LOOK,
-    Prior,
-    anytime_lower_bound,
-    boundary,
-    check_times,
-    nested_boundaries,
-    operating_characteristics,
-    wald_bound,
-)
-from smoothcert.types import Certificate, Norm, Outcome, Prediction, UsageError, Votes
+from smoothcert.stats import Prior, sequential
+from smoothcert.stats.sequential import LAST_LOOK, check_times
+from smoothcert.types import Certificate, Outcome, UsageError, Votes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Anytime(Procedure):
-    """Look at the votes again and again and stop as soon as they decide; the guarantee holds at any stopping time.
+    """Check the votes repeatedly and stop as soon as they decide; the guarantee holds at any stopping time.
 
     A mixture e-process (Ville, 1939; Robbins, 1970) is compared with 1/α at every check. Clear inputs are decided
-    after a few dozen samples. With several radii each is decided from the same votes: a radius counts as certified
-    only when all smaller ones are, so α need not be split. Stopped by a budget or a deadline, the certificate carries
-    the radius of the confidence sequence, which is valid at that moment too.
+    after a few dozen samples. Several radii are decided from the same votes: a radius is certified only if all smaller
+    ones are, so α need not be split. If a budget or a deadline ends the test, the certificate has the radius of the
+    confidence sequence, which is valid at that moment too. The selection samples also inform the prior of the test.
 
     Args:
         radius: The target radius or radii; None to spend the whole budget on the largest radius.
-        alpha: Probability of any false certificate.
-        beta: Probability of giving up a radius that could be certified.
-        n_max: The budget: most estimation samples per input.
-        n0: Selection samples; they guess the class and inform the test's prior.
-        deadline: Most seconds per input, counted from its first sample; answers then depend on the machine's speed.
-        norm: Norm of the radius; the noise's own by default.
-
-    Raises:
-        UsageError: If a radius is not positive, alpha or beta outside (0, 1), or the deadline not positive.
+        beta: Probability of refuting a radius that could be certified.
+        n_max: The budget: the most estimation samples of an input.
+        deadline: The most seconds for an input, from its first sample; answers then depend on the machine's speed.
     """
 
     name: ClassVar[str] = "anytime"
@@ -56,14 +42,13 @@ class Anytime(Procedure):
     deadline: float | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         radii = self.targets
         require_radii(*radii)
         if len(set(radii)) < len(radii):
             raise UsageError(f"a target radius is given twice in {radii}.")
         require_count("n_max", self.n_max)
-        check_times(self.n_max)  # has limits of its own
-        require_count("n0", self.n0)
-        require_probability("alpha", self.alpha)
+        check_times(self.n_max)  # also checks n_max
         require_probability("beta", self.beta)
         if self.deadline is not None and not self.deadline > 0:
             raise UsageError(f"the deadline must be a positive number of seconds, got {self.deadline!r}.")
@@ -86,25 +71,28 @@ class Anytime(Procedure):
 
     @property
     def reach(self) -> float:
-        return anytime_lower_bound(self.n_max, self.n_max, self.alpha, last=True)
+        return sequential.anytime_lower_bound(self.n_max, self.n_max, self.alpha, last=True)
 
     def forecast(self, threshold: float, probabilities: Sequence[float]) -> Forecast:
-        test = boundary(threshold, self.alpha, self.beta, self.n_max)
+        test = sequential.boundary(threshold, self.alpha, self.beta, self.n_max)
         chances = []
         for p in probabilities:
-            ends = operating_characteristics(test, p)
-            wald = wald_bound(p, threshold, self.alpha, self.beta)
+            ends = sequential.operating_characteristics(test, p)
+            wald = sequential.wald_bound(p, threshold, self.alpha, self.beta)
             chances.append(Chance(p, ends.certify, ends.refute, ends.undecided, ends.expected_n, wald))
         return decisions(test.n, test.certify, test.refute), tuple(chances)
 
     def certify(self, task: Task) -> Steps[Certificate]:
         norm = task.noise.resolve_norm(self.norm)
         thresholds = tuple(task.threshold(r, norm) for r in self.targets)
-        self._check_reach(task, norm, thresholds)
+        if thresholds:
+            highest = thresholds[-1]
+            if highest >= 1 or sequential.boundary(highest, self.alpha, None, self.n_max).certify[-1] > self.n_max:
+                raise self._unreachable(task, norm, highest, f"a budget of {self.n_max:,}")
         (selection,) = yield Draw(SELECTION, self.n0)
         guess = int(np.argmax(selection.counts))
         prior = Prior.informed(selection.counts[guess], selection.n)
-        tests = nested_boundaries(thresholds, self.alpha, self.beta, self.n_max, prior) if thresholds else ()
+        tests = sequential.nested_boundaries(thresholds, self.alpha, self.beta, self.n_max, prior) if thresholds else ()
         times = check_times(self.n_max).tolist()
         begin = time.monotonic()
         counts, checkpoints = np.zeros(task.num_classes, dtype=np.int64), dict[int, tuple[int, ...]]()
@@ -123,7 +111,7 @@ class Anytime(Procedure):
             late = self.deadline is not None and time.monotonic() - begin > self.deadline
             if late or (tests and certified == refuted):
                 break
-            if n in _POWERS_OF_TEN and n < self.n_max:
+            if math.log10(n).is_integer() and n < self.n_max:
                 checkpoints[n] = tuple(counts.tolist())
         p_lower = max(p_lower, self._bound(int(counts[guess]), n, prior, thresholds))
         outcomes = (
@@ -142,20 +130,6 @@ class Anytime(Procedure):
             decisions=dict(zip(self.targets, outcomes, strict=True)),
         )
 
-    def predict(self, task: Task) -> Steps[Prediction]:
-        return task.top_class(PREDICTION_SAMPLES, self.alpha)
-
     def _bound(self, k: int, n: int, prior: Prior, thresholds: tuple[float, ...]) -> float:
-        """The anytime bound; the targets are points of its grid, so one α covers it and every decision."""
-        return anytime_lower_bound(k, n, self.alpha, prior, extra=thresholds, last=n == self.n_max)
-
-    def _check_reach(self, task: Task, norm: Norm, thresholds: tuple[float, ...]) -> None:
-        if not thresholds:
-            return
-        highest = thresholds[-1]
-        if highest >= 1 or boundary(highest, self.alpha, None, self.n_max).certify[-1] > self.n_max:
-            words = f"a budget of {self.n_max:,}"
-            raise unreachable(self.targets[-1], task, norm, self.reach, highest, self.level, self.alpha, words)
-
-
-_POWERS_OF_TEN = frozenset(10**e for e in range(1, 10))
+        """Return the anytime bound; the targets are points of its grid, so one α covers it and every decision."""
+        return sequential.anytime_lower_bound(k, n, self.alpha, prior, extra=thresholds, last=n == self.n_max)

@@ -1,11 +1,12 @@
 """The contract of a certification procedure.
 
-A procedure is a generator: it yields the votes it wants next (:class:`Draw`), is sent them, and returns its answer.
-It never sees a model, so the same procedure runs on one input, in a pool of inputs, or on recorded votes.
+A procedure is a generator: it yields the votes it needs next (:class:`Draw`), is sent them, and returns its answer. It
+never sees a model, so the same procedure runs on one input, in a pool of inputs, or on recorded votes.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -18,25 +19,28 @@ from smoothcert.certify.runner import Runner
 from smoothcert.classifiers.sealed import Sealed
 from smoothcert.noise import Noise
 from smoothcert.sampling import PREDICTION, Answer, Classifier, Draw, Statistic, Steps, TopClass
+from smoothcert.stats import samples_needed
 from smoothcert.stats.binomial import MAX_SAMPLES
-from smoothcert.stats.decisions import is_majority, predicted_class
-from smoothcert.types import ABSTAIN, Arithmetic, Certificate, Guarantee, Norm, Outcome, Prediction, UsageError, Votes
-
-PREDICTION_SAMPLES = 1_000
-"""Samples of PREDICT where a procedure has no number of its own."""
+from smoothcert.stats.decisions import certified_class, predicted_class
+from smoothcert.types import (
+    ABSTAIN,
+    Arithmetic,
+    Certificate,
+    Guarantee,
+    Norm,
+    Outcome,
+    Prediction,
+    UsageError,
+    Votes,
+    radius_text,
+)
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a procedure knows of the input it certifies.
+    """The input that a procedure certifies; ``dimension`` is its number of coordinates.
 
-    Attributes:
-        noise: The noise.
-        num_classes: The number of classes.
-        dimension: The number of coordinates of the input.
-        seed: The seed of the run.
-        index: The input's index.
-        x: The input itself, for a procedure that asks a classifier about it without noise.
+    ``x`` is the input itself, for the distance to a grid and for a core, which is called without noise.
     """
 
     noise: Noise
@@ -47,20 +51,19 @@ class Task:
     x: Tensor | None = None
 
     def offset(self, norm: Norm) -> float:
-        """How far the input is from the grid point that stands for it; 0 without a grid."""
+        """Return the distance from the input to the nearest grid point; 0 without a grid."""
         return 0.0 if self.x is None else self.noise.offset(self.x, norm)
 
     def radius(self, p: float, norm: Norm) -> float:
-        """The radius around the input that a lower bound on a probability proves."""
+        """Return the radius around the input that a lower bound on a probability proves."""
         return float(self.noise.radius(p, norm, self.dimension, self.offset(norm)))
 
     def threshold(self, r: float, norm: Norm) -> float:
-        """The probability that proves the radius r around the input."""
+        """Return the probability that proves the radius r around the input."""
         return float(self.noise.threshold(r, norm, self.dimension, self.offset(norm)))
 
     def certificate(
         self,
-        *,
         guess: int,
         p_lower: float,
         norm: Norm,
@@ -71,19 +74,18 @@ class Task:
         decisions: Mapping[float, Outcome] | None = None,
         stages: tuple[Votes, ...] = (),
     ) -> Certificate:
-        """The certificate that a lower bound on the guessed class's probability proves; abstains at ½ and below.
+        """Return the certificate that a lower bound on the guessed class's probability proves, or abstain up to ½.
 
         A target decided as certified is proved as such: rounding on the way from its threshold to the bound and back
         must not shorten it.
         """
-        proved = bool(is_majority(p_lower))
+        label = int(certified_class(guess, p_lower))
         decisions = decisions or {}
         targets = [target for target, outcome in decisions.items() if outcome is Outcome.CERTIFIED]
-        radius = max([self.radius(p_lower, norm), *targets])
-        overall = Outcome.CERTIFIED if proved else Outcome.UNDECIDED
+        overall = Outcome.UNDECIDED if label == ABSTAIN else Outcome.CERTIFIED
         return Certificate(
-            label=guess if proved else ABSTAIN,
-            radius=radius if proved else 0.0,
+            label=label,
+            radius=0.0 if label == ABSTAIN else max([self.radius(p_lower, norm), *targets]),
             norm=norm,
             guarantee=Guarantee.GLOBAL,
             alpha=alpha,
@@ -105,13 +107,13 @@ class Task:
         )
 
     def top_class(self, n: int, alpha: float) -> Steps[Prediction]:
-        """PREDICT: the class with most of ``n`` votes, if the test of Hung and Fithian (2019) is sure of it."""
+        """Predict the class with the most of ``n`` votes, or abstain, by the test of Hung and Fithian (2019)."""
         (votes,) = yield Draw(PREDICTION, n)
         label, p_value = predicted_class(votes.counts, alpha)
         return self.prediction(int(label), float(p_value), alpha, votes)
 
     def prediction(self, label: int, p_value: float, alpha: float, votes: Votes) -> Prediction:
-        """A prediction about this input."""
+        """Return a prediction about this input."""
         return Prediction(
             label=label,
             p_value=p_value,
@@ -126,14 +128,13 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Procedure(ABC):
-    """A way to certify; subclasses write :meth:`certify` and :meth:`predict` as generators.
+    """A way to certify; subclasses write :meth:`certify` as a generator.
 
     Attributes:
-        name: The name in the registry, on the command line and in run files.
-        decides_early: Whether clear inputs take fewer samples than others.
+        decides_early: Whether clear inputs need fewer samples than others.
         alpha: Probability of a wrong statement.
         n0: Selection samples.
-        norm: Norm of the radius; the noise's own by default.
+        norm: Norm of the radius; by default the first that the noise certifies.
     """
 
     name: ClassVar[str]
@@ -143,16 +144,20 @@ class Procedure(ABC):
     n0: int = 100
     norm: Norm | str | None = None
 
+    def __post_init__(self) -> None:
+        require_count("n0", self.n0)
+        require_probability("alpha", self.alpha)
+
     @property
     def statistics(self) -> tuple[Statistic, ...]:
-        """What must be tallied; each draw is answered with one :class:`Votes` per entry."""
+        """The statistics to count; a draw returns one :class:`Votes` for each."""
         return (TopClass(),)
 
     @property
     def others(self) -> tuple[tuple[Classifier | Runner, tuple[Statistic, ...]], ...]:
-        """Classifiers that are sampled in addition to the smoothed one, and what is tallied of each.
+        """Classifiers that are sampled in addition to the smoothed one, and the statistics of each.
 
-        A model is sampled under the same noise, another smoothed classifier under its own. A draw from the first has
+        A model is sampled under the same noise, another smoothed classifier under its noise. A draw from the first has
         ``source=1``, and so on.
         """
         return ()
@@ -169,7 +174,7 @@ class Procedure(ABC):
     @property
     @abstractmethod
     def expected_samples(self) -> int:
-        """Roughly what one input costs; decides whether it pays to prepare a faster runtime."""
+        """The approximate samples of one input, from which it follows whether a faster runtime pays off."""
 
     @property
     def targets(self) -> tuple[float, ...]:
@@ -191,44 +196,39 @@ class Procedure(ABC):
         raise UsageError(f"the cost of {self.name} cannot be planned; use cohen, staged or anytime.")
 
     def forecast(self, threshold: float, probabilities: Sequence[float]) -> Forecast:
-        """Tell which counts decide a target, and how inputs end.
-
-        Args:
-            threshold: The probability that the target needs.
-            probabilities: True probabilities of the guessed class.
-
-        Raises:
-            UsageError: If the procedure cannot be planned.
-        """
-        raise UsageError(f"the cost of {self.name} cannot be planned; use cohen, staged or anytime.")
+        """Return the counts that decide a target with this threshold, and the chances of each true probability."""
+        raise NotImplementedError
 
     @abstractmethod
     def certify(self, task: Task) -> Steps[Certificate]:
-        """The steps to a certificate."""
+        """Certify an input."""
 
-    @abstractmethod
     def predict(self, task: Task) -> Steps[Prediction]:
-        """The steps to the smoothed classifier's class, without a radius."""
+        """Predict the smoothed classifier's class, without a radius."""
+        return task.top_class(1_000, self.alpha)
 
     def config(self) -> dict[str, Any]:
-        """The procedure as plain values, for run files."""
+        """Return the procedure as plain values, for run files."""
         return {"name": self.name, **{f.name: getattr(self, f.name) for f in fields(self)}}
 
     def run_config(self) -> dict[str, Any]:
         """Return the entries of a run's configuration that the procedure decides."""
         return {"procedure": self.config()}
 
+    def _unreachable(self, task: Task, norm: Norm, threshold: float, samples: str) -> UsageError:
+        """Return the error for a largest target that cannot be certified even if every vote agrees."""
+        largest = radius_text(task.radius(self.reach, norm), 0 if norm is Norm.L0 else 3)
+        needed = samples_needed(threshold, self.level) if threshold < 1 else MAX_SAMPLES + 1
+        more = f"{needed:,} or more" if needed <= MAX_SAMPLES else f"more than {MAX_SAMPLES:,}"
+        return UsageError(
+            f"{norm.value} radius {self.targets[-1]:g} cannot be certified with {samples} samples at alpha = "
+            f"{self.alpha:g}: the largest is {largest}, and this one needs {more}; lower the radius, or raise the "
+            "samples or the noise."
+        )
+
 
 def answer(steps: Steps[Answer], draw: Callable[[Draw], tuple[Votes, ...]]) -> Answer:
-    """Run a procedure's steps to the end.
-
-    Args:
-        steps: What :meth:`Procedure.certify` or :meth:`Procedure.predict` returned.
-        draw: Answers a request for votes.
-
-    Returns:
-        What the steps return.
-    """
+    """Run the steps of :meth:`Procedure.certify` or :meth:`Procedure.predict` on the votes that ``draw`` returns."""
     try:
         request = next(steps)
         while True:
@@ -238,7 +238,7 @@ def answer(steps: Steps[Answer], draw: Callable[[Draw], tuple[Votes, ...]]) -> A
 
 
 def require_count(name: str, value: int) -> None:
-    """Refuse a number of samples that is not a whole number in the range the bounds are verified for."""
+    """Refuse a number of samples that is not a whole number in the range for which the bounds are verified."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_SAMPLES:
         raise UsageError(f"{name} must be a whole number of samples between 1 and {MAX_SAMPLES:,}, got {value!r}.")
 
@@ -247,3 +247,10 @@ def require_probability(name: str, value: float) -> None:
     """Refuse a failure probability outside (0, 1)."""
     if not (isinstance(value, (int, float)) and 0 < value < 1):
         raise UsageError(f"{name} must lie strictly between 0 and 1, got {value!r}.")
+
+
+def require_radii(*radii: float) -> None:
+    """Refuse a target radius that is not a positive number."""
+    for radius in radii:
+        if isinstance(radius, bool) or not (isinstance(radius, (int, float)) and 0 < radius < math.inf):
+            raise UsageError(f"a target radius must be a positive number, got {radius!r}.")

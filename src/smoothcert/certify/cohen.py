@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import scipy
 
-from smoothcert.certify.base import Procedure, Task, require_count, require_probability
+from smoothcert.certify.base import Procedure, Task, require_count
 from smoothcert.certify.forecast import Chance, Decision, Forecast
 from smoothcert.sampling import ESTIMATION, SELECTION, Draw, Steps
 from smoothcert.stats import lower_bound, wald_bound
@@ -19,19 +19,13 @@ from smoothcert.types import Certificate, Prediction
 
 @dataclass(frozen=True, kw_only=True)
 class Cohen(Procedure):
-    """Guess the class from ``n0`` votes, bound its probability from ``n`` fresh ones.
+    """Guess the class from ``n0`` votes, and bound its probability from ``n`` other ones.
 
     CERTIFY and PREDICT of Cohen, Rosenfeld and Kolter (2019), §3.2. PREDICT uses the two-sided test of Hung and
-    Fithian (2019), which stays valid although the votes choose the two classes compared.
+    Fithian (2019), which is valid although the votes choose the two classes compared.
 
     Args:
-        n0: Selection samples.
         n: Estimation samples; for PREDICT, all samples.
-        alpha: Probability of a wrong statement.
-        norm: Norm of the radius; the noise's own by default.
-
-    Raises:
-        UsageError: If a sample number is below 1 or alpha outside (0, 1).
 
     Example:
         >>> Cohen(n=1_000).alpha
@@ -44,9 +38,8 @@ class Cohen(Procedure):
     n: int = 100_000
 
     def __post_init__(self) -> None:
-        require_count("n0", self.n0)
+        super().__post_init__()
         require_count("n", self.n)
-        require_probability("alpha", self.alpha)
 
     @property
     def expected_samples(self) -> int:
@@ -69,15 +62,8 @@ class Cohen(Procedure):
         (selection,) = yield Draw(SELECTION, self.n0)
         (votes,) = yield Draw(ESTIMATION, self.n)
         guess, p_lower = guess_and_bound(selection.counts, votes.counts, votes.n, self.alpha)
-        return task.certificate(
-            guess=int(guess),
-            p_lower=float(p_lower),
-            norm=norm,
-            alpha=self.alpha,
-            alpha_split={"top class": self.alpha},
-            votes=votes,
-            selection=selection,
-        )
+        split = {"top class": self.alpha}
+        return task.certificate(int(guess), float(p_lower), norm, self.alpha, split, votes, selection)
 
     def predict(self, task: Task) -> Steps[Prediction]:
         return task.top_class(self.n, self.alpha)

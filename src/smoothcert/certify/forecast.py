@@ -9,7 +9,7 @@ from smoothcert.stats.binomial import IntArray
 
 @dataclass(frozen=True)
 class Decision:
-    """A moment of decision: with ``n`` samples, ``certify`` or more votes certify, ``refute`` or fewer refute."""
+    """A check after ``n`` samples: ``certify`` or more votes certify, ``refute`` or fewer refute."""
 
     n: int
     certify: int | None
@@ -21,13 +21,10 @@ class Chance:
     """How an input ends whose guessed class has true probability ``p``.
 
     Attributes:
-        p: The true probability.
-        certify: Chance that the target is certified.
-        refute: Chance that it is refuted.
-        undecided: Chance that the samples run out.
+        certify, refute, undecided: Probabilities of the outcomes at the target radius.
         samples: Mean estimation samples.
         wald: Wald's lower bound on that mean, for any test with these error probabilities; infinite at the threshold.
-        stages: For Staged, the chance to certify, to abort and to go on in each stage, as shares of all inputs.
+        stages: For Staged, the probabilities to certify, abort and continue in each stage, as shares of all inputs.
     """
 
     p: float
@@ -40,11 +37,11 @@ class Chance:
 
 
 Forecast = tuple[tuple[Decision, ...], tuple[Chance, ...]]
-"""The decisions of a procedure, and a chance for each true probability asked about."""
+"""The decisions of a procedure, and one chance for each true probability."""
 
 
 def decisions(n: IntArray, certify: IntArray, refute: IntArray) -> tuple[Decision, ...]:
-    """Turn the boundaries of a test into decisions; a boundary that no count reaches is None."""
+    """Return the boundaries of a test as decisions; a boundary that no count reaches is None."""
     return tuple(
         Decision(size, enough if enough <= size else None, few if few >= 0 else None)
         for size, enough, few in zip(n.tolist(), certify.tolist(), refute.tolist(), strict=True)

@@ -1,4 +1,4 @@
-"""Inputs as users give them, made tensors to sample around."""
+"""Check the inputs that users give."""
 
 from __future__ import annotations
 
@@ -16,22 +16,17 @@ from smoothcert.types import UsageError
 
 @dataclass(frozen=True, eq=False)
 class CheckedInput:
-    """An input that ``Smoothed.check`` returned, which the same sealed classifier does not check again."""
+    """An input that ``Smoothed.check`` returned; the same sealed classifier does not check it again."""
 
     tensor: Tensor
     sealed: Sealed
 
 
 def checked_input(x: Any, input_range: tuple[float, float] | None, device: torch.device) -> Tensor:
-    """A copy of an input that nobody else can change, in at least single precision.
-
-    Args:
-        x: One input.
-        input_range: The values it may have, if they are limited.
-        device: Where it is needed.
+    """Return a private copy of an input in at least single precision.
 
     Raises:
-        UsageError: If it has the wrong dtype, is empty or not finite, or lies outside the range.
+        UsageError: If its dtype is not floating-point, it is empty or not finite, or lies outside the range.
     """
     tensor = as_tensor(x).detach()
     if not tensor.is_floating_point():
@@ -40,7 +35,7 @@ def checked_input(x: Any, input_range: tuple[float, float] | None, device: torch
             "in the model's range (for 8-bit images: x.float() / 255)."
         )
     if tensor.numel() == 0:
-        raise UsageError("the input is empty.")
+        raise UsageError("the input is empty; give one with at least one value.")
     low, high = float(tensor.min()), float(tensor.max())
     if not (math.isfinite(low) and math.isfinite(high)):
         raise UsageError("the input contains NaN or infinite values.")

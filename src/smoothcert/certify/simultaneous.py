@@ -1,4 +1,4 @@
-"""Statements about a whole dataset that hold together: each input gets an equal share of the error probability."""
+"""Statements that hold for all inputs together: each input gets an equal share of the error probability."""
 
 from __future__ import annotations
 
@@ -14,20 +14,14 @@ P = TypeVar("P", bound=Procedure)
 
 
 def simultaneous(procedure: P, count: int) -> P:
-    """A procedure that certifies each of ``count`` inputs at alpha/count, so that all statements hold at alpha.
+    """Return a procedure that certifies each of ``count`` inputs at alpha/count, so that all statements hold at alpha.
 
-    By the union bound, no statement about any of the inputs is false with probability at least 1 - alpha, where alpha
-    is that of the procedure given. Unlike single statements, they may be looked at and selected from afterwards.
-
-    Args:
-        procedure: How to certify; its alpha is for all inputs together.
-        count: The number of inputs that are certified, those of all shards included.
-
-    Returns:
-        The same procedure with the share of one input as its alpha.
+    By the union bound, all statements are true with probability at least 1 - alpha, where alpha is that of the given
+    procedure. Unlike single statements, they may be selected from after looking at them. The inputs of all shards
+    count.
 
     Raises:
-        UsageError: If there is no input, or the share is too small to be a probability.
+        UsageError: If there is no input, or the share of one is too small to be a probability.
 
     Example:
         >>> from smoothcert.certify import Cohen
@@ -35,13 +29,12 @@ def simultaneous(procedure: P, count: int) -> P:
         2e-06
     """
     if count < 1:
-        raise UsageError(f"statements about {count} inputs cannot hold together; select at least one input.")
-    share = procedure.alpha / count
+        raise UsageError(f"simultaneous statements need inputs, got {count}; select at least one input.")
+    alpha = procedure.alpha
+    share = alpha / count
     # Rounded down, so that the shares do not add up to more than alpha, neither as floats nor as they are printed.
-    while Fraction(share) * count > Fraction(procedure.alpha) or Fraction(repr(share)) * count > Fraction(
-        repr(procedure.alpha)
-    ):
+    while Fraction(share) * count > Fraction(alpha) or Fraction(str(share)) * count > Fraction(str(alpha)):
         share = math.nextafter(share, 0.0)
     if not share > 0:
-        raise UsageError(f"alpha = {procedure.alpha:g} is too small to be shared by {count:,} inputs; raise alpha.")
+        raise UsageError(f"alpha = {alpha:g} is too small to be shared by {count:,} inputs; raise alpha.")
     return replace(procedure, alpha=share)

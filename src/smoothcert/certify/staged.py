@@ -4,37 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
 
-from smoothcert.certify.base import PREDICTION_SAMPLES, Procedure, Task, require_count, require_probability
+from smoothcert.certify.base import Procedure, Task, require_count, require_probability, require_radii
 from smoothcert.certify.forecast import Chance, Forecast, decisions
-from smoothcert.certify.targets import require_radii, unreachable
 from smoothcert.sampling import ESTIMATION, SELECTION, Draw, Steps
 from smoothcert.sampling.seeds import MODELLING
 from smoothcert.stats import lower_bound, stage_boundaries, staged_characteristics, wald_bound
-from smoothcert.types import Certificate, Outcome, Prediction, UsageError, Votes
+from smoothcert.types import Certificate, Outcome, UsageError, Votes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Staged(Procedure):
-    """Certify or give up on a target radius early, in stages of fresh samples.
+    """Certify or refute a target radius early, in stages of fresh samples.
 
     CertifyAdp of Horváth, Müller, Fischer and Vechev (2022), Algorithm 2. The class is guessed once; stage j certifies
     with a lower bound at α/s and aborts with an upper bound at β/(s − 1), never in the last stage. The radius of the
-    certificate is the one the deciding stage's own bound proves, at least the target when certified.
+    certificate is the one that the bound of the deciding stage proves, at least the target if certified.
 
     Args:
         radius: The target radius.
-        stages: Samples of each stage, increasing; ``last_stage_size`` keeps the reach of a fixed n.
-        alpha: Probability of a false certificate.
-        beta: Probability of giving up although the target could be certified.
-        n0: Selection samples.
-        norm: Norm of the radius; the noise's own by default.
-
-    Raises:
-        UsageError: If the radius is not positive, the stages do not increase, or alpha or beta is outside (0, 1).
+        stages: Samples of each stage, increasing; ``stats.last_stage_size`` keeps the reach of a fixed n.
+        beta: Probability of aborting although the target could be certified.
     """
 
     name: ClassVar[str] = "staged"
@@ -44,16 +38,14 @@ class Staged(Procedure):
     beta: float = 0.0001
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_radii(self.radius)
         for size in self.stages:
             require_count("each stage", size)
-        if not self.stages or any(a >= b for a, b in zip(self.stages, self.stages[1:], strict=False)):
+        if not self.stages or any(a >= b for a, b in pairwise(self.stages)):
             raise UsageError(f"stages must increase, such as 100,1000,10000; got {tuple(self.stages)}.")
-        if len(self.stages) > MODELLING - ESTIMATION:
-            most = MODELLING - ESTIMATION
-            raise UsageError(f"at most {most} stages can be told apart by the noise seed, got {len(self.stages)}.")
-        require_count("n0", self.n0)
-        require_probability("alpha", self.alpha)
+        if len(self.stages) > MODELLING - ESTIMATION:  # each has its number in the noise seed
+            raise UsageError(f"at most {MODELLING - ESTIMATION} stages are possible, got {len(self.stages)}.")
         require_probability("beta", self.beta)
         object.__setattr__(self, "stages", tuple(self.stages))
 
@@ -88,8 +80,7 @@ class Staged(Procedure):
         norm = task.noise.resolve_norm(self.norm)
         threshold = task.threshold(self.radius, norm)
         if self.reach <= threshold:
-            words = f"a last stage of {self.stages[-1]:,}"
-            raise unreachable(self.radius, task, norm, self.reach, threshold, self.level, self.alpha, words)
+            raise self._unreachable(task, norm, threshold, f"a last stage of {self.stages[-1]:,}")
         boundaries = stage_boundaries(threshold, self.stages, self.alpha, self.beta)
         (selection,) = yield Draw(SELECTION, self.n0)
         guess = int(np.argmax(selection.counts))
@@ -115,6 +106,3 @@ class Staged(Procedure):
             decisions={self.radius: outcome},
             stages=tuple(drawn),
         )
-
-    def predict(self, task: Task) -> Steps[Prediction]:
-        return task.top_class(PREDICTION_SAMPLES, self.alpha)
