@@ -73,7 +73,7 @@ def gaussian_thresholds(sigma: float, grid: int) -> Thresholds:
     The result is off by less than 2⁻⁹⁰. Let J be the number of intervals: J·v < 10, as they end where Φ is within 2⁻⁶³
     of 1, and J < 2²¹ (see ``GridNoise``). Rounding errors: E is off by at most 2⁶ units, so E^{2j+1} by 2⁷(j + 1) and φ
     by 2⁷J² < 2⁵⁰, as all factors are below 1; c_k by less than 2²⁵, nearly all of it from m·s = 2js². Their sum is J·2s
-    times as much: below 2⁵⁵ units, 2⁻¹⁰⁵. Truncation: by Cramér's inequality φ(m)|He_k(m)| < 0.44·√k!, so the terms from
+    times as much: below 2⁵⁵ units, 2⁻¹⁰⁵. Truncation: by Cramér's inequality φ(m)|He_k(m)| < 0.44·√k!, so terms from
     k = K + 2 on are at most s^{K+3} in one interval and 5·s^{K+2} in all of them, where s^{K+2} < 2⁻¹⁰⁰.
     """
     width = 1 / (Fraction(sigma) * grid)
