@@ -16,20 +16,12 @@ from smoothcert.types import Norm, UsageError
 
 @dataclass(frozen=True)
 class Noise(ABC):
-    """A noise distribution; subclasses implement :meth:`sample`, :attr:`scale`, ``_radius`` and ``_threshold``.
+    """A noise distribution; subclasses implement :meth:`sample`, :attr:`scale`, ``_radius`` and ``_threshold``."""
 
-    Attributes:
-        name: The name in the registry and in run files.
-        norms: The norms the noise certifies, the default one first.
-        additive: Whether a noisy copy is the input plus something that does not depend on the input.
-        rounds: Whether ``_radius`` and ``_threshold`` round outwards; otherwise the base class subtracts a few units in
-            the last place.
-    """
-
-    name: ClassVar[str]
-    norms: ClassVar[tuple[Norm, ...]]
-    additive: ClassVar[bool] = True
-    rounds: ClassVar[bool] = False
+    name: ClassVar[str]  # in the registry and in run files
+    norms: ClassVar[tuple[Norm, ...]]  # the norms the noise certifies, the default one first
+    additive: ClassVar[bool] = True  # whether a copy is the input plus something that does not depend on the input
+    rounds: ClassVar[bool] = False  # whether _radius and _threshold round outwards; otherwise the base class does
 
     @abstractmethod
     def sample(self, x: Tensor, out: Tensor, generator: Generator | None = None) -> Tensor:
