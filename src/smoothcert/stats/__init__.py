@@ -4,7 +4,6 @@ from smoothcert.stats.binomial import lower_bound, top_class_p_value, upper_boun
 from smoothcert.stats.dimension import scale_limit, worst_case_probability
 from smoothcert.stats.evalues import Prior
 from smoothcert.stats.margins import Margins
-from smoothcert.stats.radii import RadiusDistribution, expected_radius, radius_distribution
 from smoothcert.stats.sequential import (
     LAST_LOOK,
     anytime_lower_bound,
@@ -18,10 +17,13 @@ from smoothcert.stats.staged import last_stage_size, samples_needed, stage_bound
 from smoothcert.stats.variance import (
     Agreement,
     Covariances,
+    RadiusDistribution,
     VarianceModel,
     compare_with_votes,
     component_covariances,
     estimate_variance,
+    expected_radius,
+    radius_distribution,
     soft_voting_margins,
     variance_ratio,
 )

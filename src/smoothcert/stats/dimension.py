@@ -211,4 +211,4 @@ def _checked_shift(shift: float) -> float:
 
 
 def _upper(value: float) -> float:
-    return float(min(rounded_up(np.asarray(value)) + 1e-300, 1.0))  # values below 10⁻³⁰⁰ are not exact
+    return min(float(rounded_up(np.asarray(value))) + 1e-300, 1.0)  # values below 10⁻³⁰⁰ are not exact

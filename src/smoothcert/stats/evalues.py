@@ -77,7 +77,7 @@ def log_e(k: ArrayLike, n: ArrayLike, threshold: ArrayLike, prior: Prior, side: 
     require((k >= 0) & (k <= n), k, "votes must satisfy 0 ≤ k ≤ n")
     require(n <= MAX_VOTES, n, f"n must be at most {MAX_VOTES:,}")
     require((t >= 0.5) & (t < 1.0), t, "threshold must lie in [½, 1)")
-    a, b = np.asarray(prior.a), np.asarray(prior.b)
+    a, b = np.asarray(prior.a, dtype=np.float64), np.asarray(prior.b, dtype=np.float64)
     after = special.betaln(a + k, b + n - k) + _log_mass(a + k, b + n - k, t, side)
     before = special.betaln(a, b) + _log_mass(a, b, t, side)
     allowance = 1e-9 + 1e-13 * (n + a + b)  # several times the error of the special functions, see the tests
