@@ -100,7 +100,7 @@ def test_the_table_settles_a_cell_only_if_all_its_words_mean_the_same(found):
     "noise", [Gaussian(0.25, 255), Gaussian(1.0, 255), Gaussian(0.5, 16), Uniform(0.5, 255)], ids=repr
 )
 def test_an_invalid_draw_is_rare(noise):
-    found = noise._thresholds[0](noise._thresholds[1], noise.grid)
+    found = noise._thresholds(noise._width, noise.grid)
     invalid = int((found.upper - found.lower).sum() + found.lower[0] + WHOLE - found.upper[-1])
     assert invalid / WHOLE < 2.0**-48
 
@@ -203,9 +203,9 @@ def test_a_half_precision_copy_is_rounded_once_more():
 class Cut(Gaussian):
     """Gaussian noise whose thresholds are known so badly that some draws are invalid."""
 
-    @property
-    def _thresholds(self):
-        return cut, self.sigma
+    @staticmethod
+    def _thresholds(sigma, grid):
+        return cut(sigma, grid)
 
 
 def cut(sigma: float, grid: int) -> Thresholds:

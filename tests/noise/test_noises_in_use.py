@@ -10,6 +10,7 @@ from smoothcert import Cohen, Smoothed, certify_dataset, data, load_run, models
 from smoothcert.models import CheckpointInfo, load_checkpoint, save_checkpoint
 from smoothcert.noise import Discrete, Gaussian, Uniform
 from smoothcert.report.recompute import outcomes_of
+from smoothcert.stats import lower_bound
 from smoothcert.store import Result
 from smoothcert.training import METHODS, train
 from smoothcert.training.recipes import load_recipe
@@ -70,11 +71,10 @@ def test_training_writes_the_noise_and_certifying_takes_it(run, trained, tmp_pat
         assert named.get(norm, "ACR | 0.00") in out.splitlines()[0]
         for row in stored.rows():
             assert row["radius"] == noise.radius(row["p_lower"], norm, 64)
+        assert stored.dimension == 64
         limit = Result(stored.name, stored).sampling_limit
-        if norm is Norm.LINF:  # depends on the size of an input, which a run does not tell
-            assert limit is None
-        else:
-            assert limit >= max(row["radius"] for row in stored.rows())
+        assert limit == noise.radius(lower_bound(300, 300, 0.001), norm, 64)
+        assert limit >= max(row["radius"] for row in stored.rows())
     if len(noise.norms) > 1:
         both = [tmp_path / norm.value for norm in noise.norms]
         sentence = refusal(run("table", *both))

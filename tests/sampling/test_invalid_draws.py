@@ -28,9 +28,9 @@ def cut(sigma: float, grid: int) -> Thresholds:
 class Cut(Gaussian):
     """Gaussian noise with such thresholds."""
 
-    @property
-    def _thresholds(self):
-        return cut, self.sigma
+    @staticmethod
+    def _thresholds(sigma, grid):
+        return cut(sigma, grid)
 
 
 class Always(nn.Module):

@@ -1,4 +1,4 @@
-"""Noises: each draws noisy copies of an input and knows the radius its distribution proves."""
+"""Noises: each draws noisy copies of an input and computes the radius that its distribution proves."""
 
 from __future__ import annotations
 
@@ -14,20 +14,11 @@ from smoothcert.noise.uniform import Uniform
 from smoothcert.types import UsageError, unknown_name
 
 NOISES: dict[str, type[Noise]] = {noise.name: noise for noise in (Gaussian, Uniform, Discrete)}
-"""Every noise by name; a new one is one file and one entry here."""
+"""All noises by name; to add one, write a file and add an entry here."""
 
 
 def noise_from_config(config: Mapping[str, Any]) -> Noise:
-    """The noise that :meth:`Noise.config` described.
-
-    Args:
-        config: The name, and every setting by its own.
-
-    Returns:
-        The noise.
-
-    Raises:
-        UsageError: If the name or a setting is unknown or missing, or a value out of range.
+    """Return the noise that :meth:`Noise.config` describes; raise a UsageError if the name or a setting is invalid.
 
     Example:
         >>> noise_from_config({"name": "uniform", "lam": 0.5})

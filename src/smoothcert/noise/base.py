@@ -1,4 +1,4 @@
-"""The contract of a noise: it draws noisy copies of an input and owns the certificate that its distribution proves."""
+"""The interface of a noise: it draws noisy copies of an input and computes the radius that its distribution proves."""
 
 from __future__ import annotations
 
@@ -7,42 +7,30 @@ from dataclasses import dataclass, fields
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Generator, Tensor
 
+from smoothcert.stats.binomial import FloatArray
 from smoothcert.types import Norm, UsageError
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Noise(ABC):
-    """A noise distribution; subclasses write :meth:`sample`, ``_radius`` and ``_threshold``.
+    """A noise distribution; subclasses implement :meth:`sample`, :attr:`scale`, ``_radius`` and ``_threshold``."""
 
-    Attributes:
-        name: The name in the registry and in run files.
-        norms: The norms the noise certifies, the default one first.
-        additive: Whether a noisy copy is the input plus something that does not depend on the input.
-        rounds: Whether ``_radius`` and ``_threshold`` round outwards themselves; else a few units in the last place
-            are taken off here.
-    """
-
-    name: ClassVar[str]
-    norms: ClassVar[tuple[Norm, ...]]
-    additive: ClassVar[bool] = True
-    rounds: ClassVar[bool] = False
+    name: ClassVar[str]  # in the registry and in run files
+    norms: ClassVar[tuple[Norm, ...]]  # the norms the noise certifies, the default one first
+    additive: ClassVar[bool] = True  # whether a copy is the input plus something that does not depend on the input
+    rounds: ClassVar[bool] = False  # whether _radius and _threshold round outwards; otherwise the base class does
 
     @abstractmethod
     def sample(self, x: Tensor, out: Tensor, generator: Generator | None = None) -> Tensor:
-        """Overwrite ``out`` with noisy copies of ``x``; what is drawn depends only on the generator and the shape.
+        """Overwrite ``out`` with noisy copies of ``x`` and return it; the noise depends on generator and shape only.
 
         Args:
             x: An input, or a batch; must broadcast to the shape of ``out``.
-            out: A contiguous tensor to overwrite.
+            out: A contiguous tensor.
             generator: The source of randomness, on the device of ``out``.
-
-        Returns:
-            ``out``.
         """
 
     @property
@@ -52,7 +40,7 @@ class Noise(ABC):
 
     @property
     def usual_radius(self) -> float:
-        """A radius worth asking for where none is named, such as that at which a model in training is judged."""
+        """The target radius where none is given, such as in the evaluation of a model in training."""
         return self.scale
 
     @property
@@ -61,53 +49,34 @@ class Noise(ABC):
         return False
 
     def check(self, x: Tensor) -> None:  # noqa: B027  (most noises are defined around every input)
-        """Refuse an input that the certificate does not cover; any will do unless a noise says otherwise.
-
-        Args:
-            x: An input, or a batch.
-
-        Raises:
-            UsageError: If the noise is not defined around such an input.
-        """
+        """Raise a UsageError if the certificate does not cover an input (or batch); most noises accept any."""
 
     def offset(self, x: Tensor, norm: Norm | str | None = None) -> float:
-        """How far an input is from the grid point that noise is drawn around in its place; 0 without a grid.
+        """Return the distance from an input to the grid point that replaces it; 0 without a grid.
 
-        Args:
-            x: An input that :meth:`check` accepts.
-            norm: One of :attr:`norms`; the first by default.
-
-        Returns:
-            The distance in that norm, rounded up to a power of two so that inputs share the tables of a threshold; a
-            radius around the input is shorter by as much.
+        The radius around the input is shorter by this distance. It is rounded up to a power of two, so that inputs
+        share the tables of a threshold.
         """
         self.resolve_norm(norm)
         return 0.0
 
     def nearest(self, x: Tensor) -> Tensor:
-        """The nearest input that :meth:`check` accepts; the input itself unless the noise has a grid."""
+        """Return the nearest input that :meth:`check` accepts; the input itself without a grid."""
         return x
 
     def radius(
-        self,
-        p: ArrayLike,
-        norm: Norm | str | None = None,
-        dimension: int | None = None,
-        offset: ArrayLike = 0.0,
+        self, p: ArrayLike, norm: Norm | str | None = None, dimension: int | None = None, offset: ArrayLike = 0.0
     ) -> FloatArray:
-        """The radius proved by a lower bound ``p`` on the probability of the top class.
+        """Return the radius proved by a lower bound ``p`` on the probability of the top class.
 
         Args:
-            p: Lower bound(s) on the top class's probability.
+            p: Lower bound(s) on the probability of the top class.
             norm: One of :attr:`norms`; the first by default.
             dimension: Number of coordinates of an input, for norms whose radius depends on it.
-            offset: What :meth:`offset` says of the input(s).
+            offset: The :meth:`offset` of the input(s).
 
         Returns:
             The radius for each p, rounded down; 0 where p ≤ ½.
-
-        Raises:
-            UsageError: If p is no probability, the noise does not certify the norm, or the norm needs a dimension.
         """
         p = np.asarray(p, dtype=np.float64)
         if not np.all((p >= 0) & (p <= 1)):
@@ -118,25 +87,16 @@ class Noise(ABC):
         return shortened(np.where(p > 0.5, np.maximum(radius * (1.0 - slack), 0.0), 0.0), offset)
 
     def threshold(
-        self,
-        r: ArrayLike,
-        norm: Norm | str | None = None,
-        dimension: int | None = None,
-        offset: ArrayLike = 0.0,
+        self, r: ArrayLike, norm: Norm | str | None = None, dimension: int | None = None, offset: ArrayLike = 0.0
     ) -> FloatArray:
-        """The probability the top class must exceed to be certified at radius ``r``; inverse of :meth:`radius`.
+        """Return the probability that the top class must exceed to prove radius ``r``; the inverse of :meth:`radius`.
 
         Args:
             r: Radius or radii, ≥ 0.
-            norm: One of :attr:`norms`; the first by default.
-            dimension: Number of coordinates of an input, for norms whose radius depends on it.
-            offset: What :meth:`offset` says of the input(s).
+            norm, dimension, offset: As :meth:`radius`.
 
         Returns:
             The threshold for each r, rounded up, so that a bound above it proves r; at most 1.
-
-        Raises:
-            UsageError: If r is negative or NaN, the noise does not certify the norm, or the norm needs a dimension.
         """
         r = np.asarray(r, dtype=np.float64)
         if not np.all(r >= 0):
@@ -153,24 +113,16 @@ class Noise(ABC):
     def _threshold(self, r: FloatArray, norm: Norm, dimension: int | None) -> FloatArray: ...
 
     def resolve_norm(self, norm: Norm | str | None) -> Norm:
-        """The norm asked for, or the noise's own.
-
-        Raises:
-            UsageError: If the noise does not certify it.
-        """
+        """Return the given norm, or the default one for None; raise a UsageError if the noise does not certify it."""
         if norm is None:
             return self.norms[0]
         if norm not in list(self.norms):
-            can, asked = ", ".join(n.value for n in self.norms), norm.value if isinstance(norm, Norm) else norm
-            raise UsageError(f"{self.name} noise does not certify the norm {asked!r}; it certifies: {can}.")
+            known, given = ", ".join(n.value for n in self.norms), norm.value if isinstance(norm, Norm) else norm
+            raise UsageError(f"{self.name} noise does not certify the norm {given!r}; it certifies: {known}.")
         return Norm(norm)
 
     def require_dimension(self, norm: Norm, dimension: int | None) -> int:
-        """The dimension, for a norm whose radius depends on it.
-
-        Raises:
-            UsageError: If it is not given.
-        """
+        """Return the dimension, or raise a UsageError if it is missing."""
         if dimension is None:
             raise UsageError(
                 f"the {norm.value} radius of {self.name} noise depends on the number of coordinates of an input; give "
@@ -179,13 +131,13 @@ class Noise(ABC):
         return dimension
 
     def config(self) -> dict[str, str | float]:
-        """The noise as plain values, for run files; settings that are None are left out."""
+        """Return the noise as plain values for run files, without settings that are None."""
         settings = {f.name: getattr(self, f.name) for f in fields(self)}
         return {"name": self.name, **{key: value for key, value in settings.items() if value is not None}}
 
 
 def shortened(radius: FloatArray, offset: ArrayLike) -> FloatArray:
-    """Radii less the offset of their inputs, rounded down; never below 0.
+    """Subtract the offset of each input from its radius, rounded down; never below 0.
 
     Example:
         >>> shortened(np.array([0.5, 0.5, 0.001]), np.array([0.0, 0.25, 0.25])).round(12).tolist()
@@ -195,7 +147,18 @@ def shortened(radius: FloatArray, offset: ArrayLike) -> FloatArray:
     return np.where(offset > 0, np.maximum(np.nextafter(radius - offset, 0.0), 0.0), radius)
 
 
+def is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def off_grid(x: Tensor, off: Tensor, needed: str, advice: str) -> UsageError:
+    """Return the error about the values of an input that are not on the grid of a noise."""
+    values = ", ".join(f"{value:.6g}" for value in x.detach().cpu()[off.cpu()][:3].tolist())
+    share = f"{int(off.sum())} of {off.numel()} values of the input"
+    return UsageError(f"{share}, such as {values}, are not {needed}; {advice}")
+
+
 def _checked(dimension: int | None) -> int | None:
-    if dimension is not None and (isinstance(dimension, bool) or not isinstance(dimension, int) or dimension < 1):
+    if dimension is not None and (not is_whole(dimension) or dimension < 1):
         raise UsageError(f"the dimension must be a whole number of at least 1, got {dimension!r}.")
     return dimension

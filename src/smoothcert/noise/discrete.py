@@ -1,4 +1,4 @@
-"""Noise that replaces pixels by others of their grid, and its certificate for the number of changed pixels."""
+"""Noise that replaces values by others of their grid, and its certificate for the number of changed values."""
 
 from __future__ import annotations
 
@@ -13,39 +13,36 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from smoothcert.noise.base import FloatArray, Noise
+from smoothcert.noise.base import Noise, is_whole, off_grid
+from smoothcert.stats.binomial import FloatArray
 from smoothcert.types import Norm, UsageError
 
 MOST_LEVELS = 65_535
-"""The finest grid whose values single precision keeps well apart."""
+"""The finest grid whose values are well separated in single precision."""
 
 MOST_CHANGES = 1_000
-"""The largest radius looked for; a certificate that could reach further stops here."""
+"""The largest radius that is computed; larger ones are cut to it."""
 
 _BITS = 62
-_TOLERANCE = 2.0**-21  # a value k/K in single precision is off by 2⁻²⁵ at most; some programs round twice
+_TOLERANCE = 2.0**-21  # k/K in single precision is off by 2⁻²⁵ at most, but some programs round twice
 
 
 @dataclass(frozen=True)
 class Discrete(Noise):
-    """Noise on the grid 0, 1/K, …, 1 that certifies an ℓ0 radius, a number of changed pixels (Lee et al., 2019).
+    """Noise on the grid 0, 1/K, …, 1 that certifies an ℓ0 radius, a number of changed coordinates (Lee et al., 2019).
 
-    Each coordinate keeps its value with probability a, and takes each of the K others with probability b = (1 − a)/K.
-    Two inputs that differ in r coordinates are told apart by those alone: where u of them show the value of the first
-    input and v that of the second, the likelihood ratio is (a/b)^{u−v}. Outcomes taken by falling ratio until they
-    have probability p under the first input have the least probability ρ_r(p) under the second (Neyman and Pearson,
-    1933); the radius is the largest r with ρ_r(p) > ½. It is found in whole numbers, without rounding.
+    Each coordinate keeps its value with probability a, and changes to each of the K others with probability
+    b = (1 − a)/K. For two inputs that differ in r coordinates, only these matter: where u of them have the value of the
+    first input and v that of the second, the likelihood ratio is (a/b)^{u−v}. Of all sets with probability p under the
+    first input, the one with the largest ratios has the least probability ρ_r(p) under the second (Neyman and Pearson,
+    1933); the radius is the largest r with ρ_r(p) > ½. It is computed in whole numbers, without rounding.
 
-    Noisy copies come from 62-bit integers, so that the probability of each value of a coordinate is right within 2⁻⁶¹.
-
-    A coordinate is one pixel of one channel: of a colour image, three numbers are changed by changing one point.
+    Noisy copies are made from 62-bit integers, so the probability of each value of a coordinate is exact within 2⁻⁶¹. A
+    coordinate is one pixel of one channel: to change one point of a colour image changes three coordinates.
 
     Args:
-        keep: The probability a; a float stands for the decimal number it prints as, 0.2 for 1/5.
-        levels: The number K of steps of the grid: 1 for binary images, 255 for 8-bit ones.
-
-    Raises:
-        UsageError: If levels is no whole number from 1 to 65 535, or keep not between 1/(K + 1) and 1.
+        keep: The probability a, between 1/(K + 1) and 1; a float means the decimal number it prints as, 0.2 for 1/5.
+        levels: The number K of steps of the grid, from 1 to 65 535: 1 for binary images, 255 for 8-bit ones.
 
     Example:
         >>> binary = Discrete(keep=0.8, levels=1)
@@ -64,8 +61,7 @@ class Discrete(Noise):
     rounds: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        whole = isinstance(self.levels, int) and not isinstance(self.levels, bool)
-        if not (whole and 1 <= self.levels <= MOST_LEVELS):
+        if not (is_whole(self.levels) and 1 <= self.levels <= MOST_LEVELS):
             raise UsageError(
                 f"levels must be a whole number from 1 (binary) to {MOST_LEVELS} (255 for 8-bit images), "
                 f"got {self.levels!r}."
@@ -73,7 +69,7 @@ class Discrete(Noise):
         number = isinstance(self.keep, (int, float)) and not isinstance(self.keep, bool)
         if not (number and math.isfinite(self.keep) and self.levels * self._keep > 1 - self._keep and self.keep < 1):
             raise UsageError(
-                f"keep must be above 1/{self.levels + 1}, where the noise would drown every input, and below 1, "
+                f"keep must be above 1/{self.levels + 1}, where copies would not depend on the input, and below 1, "
                 f"got {self.keep!r}."
             )
         object.__setattr__(self, "keep", float(self.keep))
@@ -104,20 +100,16 @@ class Discrete(Noise):
         nearest = steps.round()
         off = ((steps - nearest).abs() > _TOLERANCE * self.levels) | (nearest < 0) | (nearest > self.levels)
         if off.any():
-            examples = ", ".join(f"{value:.6g}" for value in x[off].flatten()[:3].tolist())
             rounded = "x.round()" if self.levels == 1 else f"(x * {self.levels}).round() / {self.levels}"
-            raise UsageError(
-                f"{int(off.sum())} of {off.numel()} values of the input, such as {examples}, are not on the grid of "
-                f"{self.levels + 1} values from 0 to 1 that discrete noise with levels={self.levels} is about; round "
-                f"the input to it, as {rounded}, or choose other levels."
-            )
+            needed = f"on the grid of {self.levels + 1} values from 0 to 1, which {self!r} needs"
+            raise off_grid(x, off, needed, f"round the input with {rounded}, or choose other levels.")
 
     def sample(self, x: Tensor, out: Tensor, generator: Generator | None = None) -> Tensor:
         whole, levels = 2**_BITS, self.levels
-        # A power of two divides the range of the generator's words, so these integers are uniform without any bias.
+        # A power of two divides the range of the generator's words, so these integers are uniform without bias.
         drawn = torch.empty(out.shape, dtype=torch.int64, device=out.device).random_(0, whole, generator=generator)
         moves = drawn.sub_(math.floor(self._keep * whole)).ge(0).float()
-        if levels > 1:  # remainders by K differ in how often they come by one integer of 2⁶² at most
+        if levels > 1:  # the frequencies of the remainders by K differ by at most one integer of 2⁶²
             moves.mul_(drawn.remainder_(levels).add_(1))
         # From any value, 1 … K steps around the circle of K + 1 values lead to each of the others once.
         places = moves.add_(x.float().mul(levels).round_())
@@ -125,18 +117,8 @@ class Discrete(Noise):
         return out.copy_(places).div_(levels)
 
     def exact_threshold(self, r: int) -> Fraction:
-        """The probability ρ_r⁻¹(½) that the top class must exceed to be certified for ``r`` changed coordinates.
-
-        Args:
-            r: The number of coordinates, 0 … 1000.
-
-        Returns:
-            The exact number.
-
-        Raises:
-            UsageError: If r is not such a number.
-        """
-        if isinstance(r, bool) or not isinstance(r, int) or not 0 <= r <= MOST_CHANGES:
+        """Return ρ_r⁻¹(½), the exact probability that the top class must exceed for the radius ``r`` ≤ 1000."""
+        if not (is_whole(r) and 0 <= r <= MOST_CHANGES):
             raise UsageError(f"r must be a whole number of coordinates from 0 to {MOST_CHANGES}, got {r!r}.")
         return _exact(self._keep, self.levels, r)
 
@@ -152,16 +134,15 @@ class Discrete(Noise):
     def _threshold(self, r: FloatArray, norm: Norm, dimension: int | None) -> FloatArray:
         changes = np.ceil(r) if dimension is None else np.minimum(np.ceil(r), dimension)
         each, places = np.unique(changes, return_inverse=True)
-        found = [
-            1.0 if number > MOST_CHANGES else _least_above(self._keep, self.levels, int(number))
-            for number in each.tolist()
-        ]
+        found = [_least_above(self._keep, self.levels, int(min(number, MOST_CHANGES + 1))) for number in each.tolist()]
         return np.array(found)[places].reshape(r.shape)
 
 
 @lru_cache(maxsize=10_000)
 def _least_above(keep: Fraction, levels: int, changes: int) -> float:
-    """The least floating-point number above the threshold: a bound as large as that proves so many changes."""
+    """Return the least floating-point number above the threshold, 1 beyond ``MOST_CHANGES``; a bound ≥ it is proof."""
+    if changes > MOST_CHANGES:
+        return 1.0
     exact = _exact(keep, levels, changes)
     nearest = float(exact)
     return nearest if nearest > exact else math.nextafter(nearest, math.inf)
@@ -169,10 +150,10 @@ def _least_above(keep: Fraction, levels: int, changes: int) -> float:
 
 @lru_cache(maxsize=10_000)
 def _exact(keep: Fraction, levels: int, changes: int) -> Fraction:
-    """ρ_r⁻¹(½): the mass under the first input of the likeliest classes that have mass ½ under the second.
+    """Return ρ_r⁻¹(½), the mass under the first input of the set with the largest ratios and mass ½ under the second.
 
-    With a = A/D and b = B/D, the masses of the classes u − v = r, r − 1, …, −r are the coefficients of (A + Cs + Bs²)^r
-    over D^r, where C = (K − 1)B; under the second input A and B trade places.
+    With a = A/D and b = B/D, the masses of the outcomes with u − v = r, r − 1, …, −r are the coefficients of
+    (A + Cs + Bs²)^r over D^r, where C = (K − 1)B; under the second input A and B are swapped.
     """
     kept, other = keep.numerator * levels, keep.denominator - keep.numerator
     neither, whole = (levels - 1) * other, (keep.denominator * levels) ** changes
@@ -182,15 +163,15 @@ def _exact(keep: Fraction, levels: int, changes: int) -> Fraction:
         if 2 * (second + under_second) >= whole:
             break
         first, second = first + under_first, second + under_second
-    share = Fraction(whole - 2 * second, 2 * under_second)  # of the last class, to reach ½
+    share = Fraction(whole - 2 * second, 2 * under_second)  # of the last outcomes, to reach ½
     return Fraction(first, whole) + share * Fraction(under_first, whole)
 
 
 def _coefficients(constant: int, linear: int, square: int, power: int) -> Iterator[int]:
-    """The coefficients of (constant + linear·s + square·s²)^power, the constant one first.
+    """Yield the coefficients of (constant + linear·s + square·s²)^power, the constant one first.
 
-    A polynomial P to the power r has the derivative r P'/P times itself, which ties each coefficient to the two before
-    it: the whole row takes 2r steps instead of a sum over all u, v and w.
+    The derivative of P^r is r P'/P times P^r, so each coefficient follows from the two before it: all of them take 2r
+    steps instead of a sum over all u, v and w.
     """
     before, now = 0, constant**power
     yield now

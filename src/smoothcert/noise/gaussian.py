@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
 from scipy import special
 from torch import Generator, Tensor
 
-from smoothcert.noise.base import FloatArray
 from smoothcert.noise.grid import GridNoise
-from smoothcert.noise.thresholds import Thresholds, gaussian_thresholds
-from smoothcert.types import Norm, UsageError
+from smoothcert.noise.thresholds import gaussian_thresholds
+from smoothcert.stats.binomial import FloatArray
+from smoothcert.types import Norm
 
 
 @dataclass(frozen=True, repr=False)
@@ -25,11 +24,8 @@ class Gaussian(GridNoise):
 
     Args:
         sigma: Standard deviation, in the units of the input.
-        grid: Steps per unit of the grid that inputs lie on, such as 255 for 8-bit images: copies are then drawn
-            exactly, in whole steps (see ``GridNoise``). None for noise in floating point around any input.
-
-    Raises:
-        UsageError: If sigma is not a positive number, or the grid not a whole number from 1 to 65 535.
+        grid: Steps per unit of the grid that inputs lie on, such as 255 for 8-bit images, to draw noise exactly in
+            whole steps (see ``GridNoise``). None for noise in floating point around any input.
 
     Example:
         >>> float(Gaussian(0.5).radius(0.99)) < 0.5 * 2.3264
@@ -43,20 +39,11 @@ class Gaussian(GridNoise):
 
     name: ClassVar[str] = "gaussian"
     norms: ClassVar[tuple[Norm, ...]] = (Norm.L2, Norm.LINF)
-
-    def __post_init__(self) -> None:
-        if not (isinstance(self.sigma, (int, float)) and math.isfinite(self.sigma) and self.sigma > 0):
-            raise UsageError(f"sigma must be a positive number, got {self.sigma!r}.")
-        object.__setattr__(self, "sigma", float(self.sigma))
-        self._check_grid()
+    _thresholds = staticmethod(gaussian_thresholds)
 
     @property
     def scale(self) -> float:
         return self.sigma
-
-    @property
-    def _thresholds(self) -> tuple[Callable[[float, int], Thresholds], float]:
-        return gaussian_thresholds, self.sigma
 
     def _sample(self, x: Tensor, out: Tensor, generator: Generator | None) -> Tensor:
         return out.normal_(0.0, self.sigma, generator=generator).add_(x)
@@ -68,5 +55,5 @@ class Gaussian(GridNoise):
         return special.ndtr(r * self._stretch(norm, dimension) / self.sigma)  # type: ignore[no-any-return]
 
     def _stretch(self, norm: Norm, dimension: int | None) -> float:
-        """How many times longer in ℓ2 than in this norm a vector can be."""
+        """Return the largest ratio of the ℓ2 length of a vector to its length in this norm."""
         return math.sqrt(self.require_dimension(norm, dimension)) if norm is Norm.LINF else 1.0

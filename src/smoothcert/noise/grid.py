@@ -1,4 +1,4 @@
-"""Noise in whole steps of a grid: what the computer adds to an input is then exactly what the theorem is about."""
+"""Noise in whole steps of a grid: the computed noisy copies are exactly those that the theorem is about."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from smoothcert.noise.base import FloatArray, Noise
+from smoothcert.noise.base import Noise, is_whole, off_grid
 from smoothcert.noise.thresholds import BITS, Thresholds
+from smoothcert.stats.binomial import FloatArray
 from smoothcert.types import Norm, UsageError
 
 FINEST = 65_535
 """The largest number of grid steps per unit."""
 
 LARGEST_SCALE = 1 << 17
-"""The largest noise scale in steps; larger ones need tables that take long to make."""
+"""The largest noise scale in steps; the tables of larger ones take long to compute."""
 
 _FARTHEST = 1 << 20
-"""The largest number of steps from 0 to an input: up to there, single precision tells neighbours well apart."""
+"""The largest number of steps from 0 to an input: up to there, neighbours are well separated in single precision."""
 
 _CELL_BITS = 16
 _REST_BITS = BITS - _CELL_BITS
@@ -37,17 +38,14 @@ class StepTable:
 
     A word u stands for the real numbers from u to u + 1 in units of 2⁻⁶². Where a threshold may lie among these, or
     where u is beyond the last threshold, the draw is invalid; anywhere else it equals the draw that a real number
-    uniform on [0, 1) would give. The first 16 bits alone settle about 99 % of the draws; only the others get the
-    remaining 46 bits, and are searched for among the thresholds.
-
-    Args:
-        thresholds: The distribution.
+    uniform on [0, 1) would give. The first 16 bits decide about 99 % of the draws; only the others get the remaining 46
+    bits and a search among the thresholds.
     """
 
     def __init__(self, thresholds: Thresholds) -> None:
         kind = np.int16 if thresholds.reach < 1 << 15 else np.int32
         self.none = int(np.iinfo(kind).min)
-        # Lower and upper bounds take turns, so that a word has passed an even number of them or is inside a pair.
+        # Lower and upper bounds alternate: a word is inside a pair where the number of bounds below it is odd.
         bounds = np.stack([thresholds.lower, thresholds.upper], axis=1).reshape(-1)
         values = np.full(len(bounds) + 1, self.none, kind)
         values[2:-1:2] = np.arange(-thresholds.reach, thresholds.reach + 1)
@@ -57,16 +55,11 @@ class StepTable:
         self._tensors: dict[torch.device, list[Tensor]] = {}
 
     def draw(self, count: int, device: torch.device, generator: Generator | None) -> tuple[Tensor, Tensor | None]:
-        """Draw steps.
-
-        Args:
-            count: How many.
-            device: Where.
-            generator: The source of randomness, on that device.
+        """Draw ``count`` steps on a device.
 
         Returns:
-            The steps, ``none`` where the draw is invalid, in memory that the thread's next draw uses again; and the
-            places of the invalid ones, None without any.
+            The steps, ``none`` where the draw is invalid, in memory that the thread's next draw overwrites; and the
+            positions of the invalid ones, None if there are none.
         """
         if device not in self._tensors:
             with torch.inference_mode(False):
@@ -86,7 +79,7 @@ class StepTable:
 
 
 class _Scratch(threading.local):
-    """Memory for the draws of a thread: to ask the system for it again and again takes longer than the draws."""
+    """Reusable memory for the draws of a thread: to allocate it for each draw takes longer than the draw."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor, Tensor]] = {}
@@ -94,7 +87,7 @@ class _Scratch(threading.local):
     def __call__(self, count: int, device: torch.device, kind: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
         kept = self._kept.get((device, kind))
         if kept is None or len(kept[1]) != count:
-            with torch.inference_mode(False):  # so that it can be used in that mode and out of it
+            with torch.inference_mode(False):  # usable inside and outside of inference mode
                 words = torch.empty(-(-count // 4), dtype=torch.int64, device=device)
                 cells, steps = (torch.empty(count, dtype=dtype, device=device) for dtype in (torch.int32, kind))
             kept = self._kept[device, kind] = words, cells, steps
@@ -105,37 +98,80 @@ _scratch = _Scratch()
 
 
 def _places(values: Tensor, value: int) -> Tensor:
-    """Where a tensor has a value."""
     if values.device.type == "cpu":  # where NumPy is several times as fast
         return torch.from_numpy(np.flatnonzero(values.numpy() == value))
     return (values == value).nonzero()[:, 0]
 
 
 @lru_cache(maxsize=32)
-def _table(make: Callable[[float, int], Thresholds], scale: float, grid: int) -> StepTable:
-    return StepTable(make(scale, grid))
+def _table(make: Callable[[float, int], Thresholds], width: float, grid: int) -> StepTable:
+    return StepTable(make(width, grid))
 
 
 class GridNoise(Noise):
     """An additive noise that can be drawn in whole steps of a grid.
 
     With a ``grid`` G, a copy of an input x = k/G is (k + z)/G, where z = round(G·ε) for the continuous noise ε and
-    round(y) = ⌊y + ½⌋, a function of every real y. For whole k it has round(k + y) = k + round(y), so the copy is
-    round(G(x + ε))/G: what a classifier f says of it is what f̃: y ↦ f(round(Gy)/G) says of x + ε. The theorem of the
-    continuous noise holds for f̃, a function on all of ℝᵈ, exactly and at every real input (Voráček and Hein, ICLR
-    2023). Another way to round ties gives the same noise, as ε hits a tie with probability 0.
+    round(y) = ⌊y + ½⌋ for every real y. Since round(k + y) = k + round(y) for whole k, the copy is round(G(x + ε))/G: a
+    classifier f on the copy equals f̃: y ↦ f(round(Gy)/G) on x + ε. The theorem of the continuous noise holds for f̃, a
+    function on all of ℝᵈ, exactly and at every real input (Voráček and Hein, ICLR 2023). The rounding of ties does not
+    matter, because ε hits a tie with probability 0.
 
-    z comes from a :class:`StepTable`, k + z is exact, and the copy follows from k + z by one division. An invalid draw,
-    of probability about 2⁻⁵⁰ for a coordinate, makes its copy NaN throughout; such a copy counts as a sample and votes
-    for no class. Copies are not clamped.
+    z comes from a :class:`StepTable`, k + z is exact, and one division turns k + z into the copy. An invalid draw, of
+    probability about 2⁻⁵⁰ for a coordinate, makes its whole copy NaN; such a copy counts as a sample and votes for no
+    class. Copies are not clamped.
 
-    An input within two units in the last place (of single precision, at 1/G or above) of k/G is taken as k/G, and its
-    distance from there, :meth:`offset`, must be taken off the radius. Any other input is refused.
+    An input within two units in the last place (of single precision, at 1/G or above) of k/G is replaced by k/G, and
+    its distance from there, :meth:`offset`, must be subtracted from the radius. Any other input is refused.
 
-    Subclasses write ``_sample`` and ``_thresholds``, and have ``grid`` as their last field.
+    Subclasses implement ``_sample`` and ``_thresholds``; their fields are the width of the noise and ``grid``.
     """
 
     grid: int | None
+
+    @staticmethod
+    @abstractmethod
+    def _thresholds(width: float, grid: int, /) -> Thresholds:
+        """Return the distribution of the noise in steps of the grid."""
+
+    @abstractmethod
+    def _sample(self, x: Tensor, out: Tensor, generator: Generator | None) -> Tensor:
+        """Implement :meth:`sample` without a grid."""
+
+    def __post_init__(self) -> None:
+        name, width = fields(self)[0].name, self._width
+        if not (isinstance(width, (int, float)) and math.isfinite(width) and width > 0):
+            raise UsageError(f"{name} must be a positive number, got {width!r}.")
+        object.__setattr__(self, name, float(width))
+        if self.grid is None:
+            return
+        if not (is_whole(self.grid) and 1 <= self.grid <= FINEST):
+            raise UsageError(
+                f"grid must be a whole number of steps from 1 to {FINEST} (255 for 8-bit images), or None for noise in "
+                f"floating point, got {self.grid!r}."
+            )
+        if width * self.grid > LARGEST_SCALE:
+            raise UsageError(
+                f"noise of {width:g} with a grid of {self.grid} spans {width * self.grid:.3g} steps, more than the "
+                f"{LARGEST_SCALE} that can be drawn exactly; choose a coarser grid, or noise in floating point "
+                "(grid=None; on the command line --float)."
+            )
+
+    @property
+    def _width(self) -> float:
+        return getattr(self, fields(self)[0].name)  # type: ignore[no-any-return]
+
+    @cached_property
+    def _steps(self) -> StepTable:  # kept with the noise: a pool of inputs may use more noises than the cache holds
+        assert self.grid is not None
+        return _table(self._thresholds, self._width, self.grid)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # without the table
+
+    def __repr__(self) -> str:
+        settings = (f"{key}={value!r}" for key, value in self.config().items() if key != "name")
+        return f"{type(self).__name__}({', '.join(settings)})"
 
     @property
     def exact(self) -> bool:
@@ -147,7 +183,7 @@ class GridNoise(Noise):
         steps, invalid = self._steps.draw(out.numel(), out.device, generator)
         kind = out.dtype if out.dtype.itemsize >= 4 else torch.float32
         wide = out if out.dtype == kind else torch.empty_like(out, dtype=kind)
-        start = x.detach().to(kind).mul(self.grid).round_()  # right up to _FARTHEST, rounding included
+        start = x.detach().to(kind).mul(self.grid).round_()  # exact up to _FARTHEST, despite rounding
         # Here k and z are exact, so that their rounded sum and the copy are functions of the integer k + z alone.
         wide.copy_(steps.view(out.shape)).add_(start).div_(self.grid)
         if wide is not out:
@@ -155,45 +191,6 @@ class GridNoise(Noise):
         if invalid is not None:
             out[invalid // out[0].numel()] = torch.nan
         return out
-
-    @abstractmethod
-    def _sample(self, x: Tensor, out: Tensor, generator: Generator | None) -> Tensor:
-        """What :meth:`sample` does without a grid."""
-
-    @property
-    @abstractmethod
-    def _thresholds(self) -> tuple[Callable[[float, int], Thresholds], float]:
-        """What makes the thresholds from a scale and the grid, and the scale."""
-
-    @cached_property
-    def _steps(self) -> StepTable:  # kept with the noise: a pool of inputs may hold more noises than the cache
-        assert self.grid is not None
-        return _table(*self._thresholds, self.grid)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}  # without the table
-
-    def __repr__(self) -> str:
-        settings = (f"{key}={value!r}" for key, value in self.config().items() if key != "name")
-        return f"{type(self).__name__}({', '.join(settings)})"
-
-    def _check_grid(self) -> None:
-        """Refuse a grid that is not a whole number of steps, or too fine for the scale."""
-        if self.grid is None:
-            return
-        whole = isinstance(self.grid, int) and not isinstance(self.grid, bool)
-        if not (whole and 1 <= self.grid <= FINEST):
-            raise UsageError(
-                f"grid must be a whole number of steps from 1 to {FINEST} (255 for 8-bit images), or None for noise in "
-                f"floating point, got {self.grid!r}."
-            )
-        scale = self._thresholds[1]
-        if scale * self.grid > LARGEST_SCALE:
-            raise UsageError(
-                f"noise of {scale:g} with a grid of {self.grid} spans {scale * self.grid:.3g} steps, more than the "
-                f"{LARGEST_SCALE} that can be drawn exactly; choose a coarser grid, or noise in floating point "
-                "(grid=None; on the command line --float)."
-            )
 
     def check(self, x: Tensor) -> None:
         if self.grid is None:
@@ -204,13 +201,12 @@ class GridNoise(Noise):
             limits = 2 * np.spacing(values.astype(np.float32)).astype(np.float64)
         off = ~((distances <= limits) & (np.abs(places) <= _FARTHEST))
         if off.any():
-            examples = ", ".join(f"{value:.6g}" for value in x.detach().cpu()[torch.from_numpy(off)][:3].tolist())
-            raise UsageError(
-                f"{int(off.sum())} of {off.size} values of the input, such as {examples}, are not multiples of "
-                f"1/{self.grid} up to {_FARTHEST // self.grid}, which {self!r} needs; round the input, as "
-                f"(x * {self.grid}).round() / {self.grid}, choose another grid, or use noise in floating point "
-                "(grid=None; on the command line --float)."
+            advice = (
+                f"round the input with (x * {self.grid}).round() / {self.grid}, choose another grid, or use noise in "
+                "floating point (grid=None; on the command line --float)."
             )
+            needed = f"multiples of 1/{self.grid} up to {_FARTHEST // self.grid}, which {self!r} needs"
+            raise off_grid(x, torch.from_numpy(off), needed, advice)
 
     def offset(self, x: Tensor, norm: Norm | str | None = None) -> float:
         norm = self.resolve_norm(norm)
@@ -218,24 +214,22 @@ class GridNoise(Noise):
             return 0.0
         distances = self._nearest(x)[1].flatten()
         largest = float(distances.max(initial=0.0))
-        if largest == 0 or norm is Norm.LINF:
+        if largest == 0:
+            return 0.0
+        if norm is Norm.LINF:
             length = largest
         elif norm is Norm.L1:
             length = float(distances.sum())
         else:
             length = largest * float(np.sqrt(np.square(distances / largest).sum()))
-        if length == 0:
-            return 0.0
         # Every operation is off by one part in 2⁵³ at most, and a sum has as many as it has terms.
         return 2.0 ** math.frexp(length * (1 + (len(distances) + 16) * 2.0**-52) + len(distances) * 5e-324)[1]
 
     def nearest(self, x: Tensor) -> Tensor:
-        if self.grid is None:
-            return x
-        return x.double().mul(self.grid).round_().div_(self.grid).to(x.dtype)
+        return x if self.grid is None else x.double().mul(self.grid).round_().div_(self.grid).to(x.dtype)
 
     def _nearest(self, x: Tensor) -> tuple[FloatArray, FloatArray]:
-        """The whole numbers k nearest to grid·x, and |x − k/grid|; relative errors of the latter are below 2⁻⁵⁰."""
+        """Return the whole numbers k nearest to grid·x, and |x − k/grid| with relative errors below 2⁻⁵⁰."""
         assert self.grid is not None
         values: NDArray[np.float64] = x.detach().cpu().double().numpy()
         places = np.rint(values * self.grid)
@@ -247,9 +241,9 @@ class GridNoise(Noise):
 
 
 def invalid_rows(batch: Tensor) -> Tensor:
-    """Which rows of a batch of noisy copies come from an invalid draw, and so may not vote for any class.
+    """Return which rows of a batch of noisy copies come from an invalid draw, and so may not vote for any class.
 
-    Inputs are finite, so that only such a copy has NaN anywhere; it then has NaN everywhere, and one look is enough.
+    Inputs are finite, so only such a copy contains NaN; all its values are NaN, so its first value is enough.
 
     Example:
         >>> invalid_rows(torch.tensor([[0.5, 1.0], [torch.nan, torch.nan]])).tolist()

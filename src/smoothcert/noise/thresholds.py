@@ -1,4 +1,4 @@
-"""The distribution of noise rounded to whole steps, as integers that enclose its cumulative probabilities."""
+"""The distribution of noise rounded to whole steps: integers that enclose its cumulative probabilities."""
 
 from __future__ import annotations
 
@@ -7,33 +7,26 @@ from fractions import Fraction
 from math import ceil, floor, isqrt
 
 import numpy as np
-from numpy.typing import NDArray
+
+from smoothcert.stats.binomial import IntArray
 
 BITS = 62
-"""Bits of the random words that are compared with thresholds."""
+"""Number of bits of the random words that are compared with thresholds."""
 
 _WHOLE = 1 << BITS
 
 
 @dataclass(frozen=True, eq=False)
 class Thresholds:
-    """Cumulative probabilities of a whole number z of steps, in units of 2⁻⁶².
+    """Bounds on P(z ≤ j − reach − 1) for a whole number z of steps, j = 0 … 2·reach + 1, in units of 2⁻⁶²."""
 
-    Entry j is about P(z ≤ j − reach − 1), for j = 0 … 2·reach + 1.
-
-    Attributes:
-        lower: The largest integers known not to exceed the true values.
-        upper: The smallest integers known not to fall below them.
-        reach: The largest |z| that is drawn.
-    """
-
-    lower: NDArray[np.int64]
-    upper: NDArray[np.int64]
-    reach: int
+    lower: IntArray
+    upper: IntArray
+    reach: int  # the largest |z| that is drawn
 
     @classmethod
     def symmetric(cls, lower: list[int], upper: list[int]) -> Thresholds:
-        """From the values for z ≤ 0, z ≤ 1, …, where −z is distributed like z.
+        """Extend the bounds for z ≤ 0, z ≤ 1, … to negative z, where −z is distributed like z.
 
         Steps at the ends with hardly a unit of probability are left out, so that no two enclosures overlap.
         """
@@ -47,13 +40,9 @@ class Thresholds:
 
 
 def uniform_thresholds(lam: float, grid: int) -> Thresholds:
-    """The thresholds of z = ⌊grid·ε + ½⌋ for ε uniform on [−lam, lam]: P(z ≤ i) = ½ + (i + ½)/(2·grid·lam).
+    """Return the thresholds of z = ⌊grid·ε + ½⌋ for ε uniform on [−lam, lam]: P(z ≤ i) = ½ + (i + ½)/(2·grid·lam).
 
-    Exact rationals of the number that the float stands for, so lower and upper differ by 1 at most.
-
-    Args:
-        lam: Half the width of the interval.
-        grid: Steps per unit.
+    They are computed as exact fractions, with the exact value of the float, so lower and upper differ by 1 at most.
     """
     half = Fraction(lam) * grid  # half the width in steps
     n, d = half.numerator, half.denominator
@@ -72,23 +61,20 @@ _PI = 31415926535897932384626433832795028841971693993751058209749445923078164062
 
 
 def gaussian_thresholds(sigma: float, grid: int) -> Thresholds:
-    """The thresholds of z = ⌊grid·ε + ½⌋ for ε ~ N(0, sigma²): P(z ≤ i) = Φ((i + ½)·w) with w = 1/(grid·sigma).
+    """Return the thresholds of z = ⌊grid·ε + ½⌋ for ε ~ N(0, sigma²): P(z ≤ i) = Φ((i + ½)·w) with w = 1/(grid·sigma).
 
-    Integer arithmetic in units of 2⁻¹⁶⁰. The line is cut into intervals of width v = w/q ≤ 1/16 around m = 0, v, 2v, …,
-    with q odd, so that each threshold ends an interval. With s = v/2, the density φ and the Hermite polynomials He_k,
+    All arithmetic is in integers, in units of 2⁻¹⁶⁰. The line is divided into intervals of width v = w/q ≤ 1/16 around
+    m = 0, v, 2v, …, with q odd, so that each threshold ends an interval. With s = v/2, the density φ and the Hermite
+    polynomials He_k,
 
         ∫ φ over [m − s, m + s]  =  2sφ(m) Σ_{k even} c_k/(k + 1),   c_k = He_k(m)·sᵏ/k!,
         c_{k+1} = (m·s·c_k − s²·c_{k−1})/(k + 1),   φ((j + 1)v) = φ(jv)·E^{2j+1},   E = exp(−v²/2).
 
     The result is off by less than 2⁻⁹⁰. Let J be the number of intervals: J·v < 10, as they end where Φ is within 2⁻⁶³
-    of 1, and J < 2²¹ (see ``GridNoise``). Rounding: E is off by at most 2⁶ units, so E^{2j+1} by 2⁷(j + 1) and φ by
-    2⁷J² < 2⁵⁰, as all factors are below 1; c_k by less than 2²⁵, nearly all of it from m·s = 2js². Together, J·2s times
-    as much: below 2⁵⁵ units, 2⁻¹⁰⁵. Terms left out: by Cramér's inequality φ(m)|He_k(m)| < 0.44·√k!, so those from
-    k = K + 2 on are at most s^{K+3} in an interval and 5·s^{K+2} in all of them, where s^{K+2} < 2⁻¹⁰⁰.
-
-    Args:
-        sigma: Standard deviation.
-        grid: Steps per unit.
+    of 1, and J < 2²¹ (see ``GridNoise``). Rounding errors: E is off by at most 2⁶ units, so E^{2j+1} by 2⁷(j + 1) and φ
+    by 2⁷J² < 2⁵⁰, as all factors are below 1; c_k by less than 2²⁵, nearly all of it from m·s = 2js². Their sum is J·2s
+    times as much: below 2⁵⁵ units, 2⁻¹⁰⁵. Truncation: by Cramér's inequality φ(m)|He_k(m)| < 0.44·√k!, so terms from
+    k = K + 2 on are at most s^{K+3} in one interval and 5·s^{K+2} in all of them, where s^{K+2} < 2⁻¹⁰⁰.
     """
     width = 1 / (Fraction(sigma) * grid)
     parts = 1 if 16 * width <= 1 else 2 * ceil(8 * width) + 1
@@ -123,7 +109,7 @@ def gaussian_thresholds(sigma: float, grid: int) -> Thresholds:
 
 
 def _exp_minus(exponent: int) -> int:
-    """exp(−exponent) for 0 ≤ exponent ≤ 1/512, in units of 2⁻¹⁶⁰, off by less than 2⁵ of them."""
+    """Return exp(−exponent) for 0 ≤ exponent ≤ 1/512, in units of 2⁻¹⁶⁰, with an error below 2⁵ units."""
     total, term = 0, _ONE
     for k in range(1, 24):
         total += term

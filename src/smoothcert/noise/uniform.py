@@ -3,39 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from torch import Generator, Tensor
 
-from smoothcert.noise.base import FloatArray
 from smoothcert.noise.grid import GridNoise
-from smoothcert.noise.thresholds import Thresholds, uniform_thresholds
-from smoothcert.types import Norm, UsageError
+from smoothcert.noise.thresholds import uniform_thresholds
+from smoothcert.stats.binomial import FloatArray
+from smoothcert.types import Norm
 
 
 @dataclass(frozen=True, repr=False)
 class Uniform(GridNoise):
     """Noise uniform on [−λ, λ]^d, which certifies the ℓ1 radius 2λ(p − ½) (Lee et al., 2019; Yang et al., 2020).
 
-    Two cubes shifted by δ share Π(1 − |δ_i|/2λ) of their volume, and what they do not share is all that a class can
-    lose. At least 1 − ‖δ‖₁/2λ is shared, and at least (1 − ‖δ‖∞/2λ)^d, from which the ℓ∞ radius 2λ(1 − (3/2 − p)^{1/d})
-    follows (Yang et al., 2020). Both are tight: a class that fills all that is lost, and more, attains them.
+    Two cubes shifted by δ share Π(1 − |δ_i|/2λ) of their volume, and a class can lose only the rest. At least
+    1 − ‖δ‖₁/2λ is shared, and at least (1 − ‖δ‖∞/2λ)^d, which proves the ℓ∞ radius 2λ(1 − (3/2 − p)^{1/d}) of Yang et
+    al. (2020). Both are tight: a class that contains all of the lost volume attains them.
 
-    The certificate is about real-valued noise. Without a grid, what is drawn lies on a lattice: in single precision
-    PyTorch draws one of 2²⁴ values in [−λ, λ), so that a coordinate is within λ·2⁻²³ of where an ideal draw would put
-    it, before its sum with the input is rounded. A classifier that reads the last bits of its inputs can be certified
-    wrongly; with a grid it cannot.
+    The certificate is about real-valued noise. Without a grid, noise lies on a lattice: in single precision PyTorch
+    draws one of 2²⁴ values in [−λ, λ), so that a coordinate is within λ·2⁻²³ of an ideal draw, before its sum with the
+    input is rounded. A classifier that reads the last bits of its inputs can get a false certificate; with a grid it
+    cannot.
 
     Args:
         lam: Half the width λ of the cube, in the units of the input.
-        grid: Steps per unit of the grid that inputs lie on, such as 255 for 8-bit images: copies are then drawn
-            exactly, in whole steps (see ``GridNoise``). None for noise in floating point around any input.
-
-    Raises:
-        UsageError: If lam is not a positive number, or the grid not a whole number from 1 to 65 535.
+        grid: As for ``Gaussian``.
 
     Example:
         >>> f"{float(Uniform(0.5).radius(0.9)):.6f}"
@@ -49,20 +44,11 @@ class Uniform(GridNoise):
 
     name: ClassVar[str] = "uniform"
     norms: ClassVar[tuple[Norm, ...]] = (Norm.L1, Norm.LINF)
-
-    def __post_init__(self) -> None:
-        if not (isinstance(self.lam, (int, float)) and math.isfinite(self.lam) and self.lam > 0):
-            raise UsageError(f"lam must be a positive number, got {self.lam!r}.")
-        object.__setattr__(self, "lam", float(self.lam))
-        self._check_grid()
+    _thresholds = staticmethod(uniform_thresholds)
 
     @property
     def scale(self) -> float:
         return self.lam / math.sqrt(3)
-
-    @property
-    def _thresholds(self) -> tuple[Callable[[float, int], Thresholds], float]:
-        return uniform_thresholds, self.lam
 
     def _sample(self, x: Tensor, out: Tensor, generator: Generator | None) -> Tensor:
         return out.uniform_(-self.lam, self.lam, generator=generator).add_(x)
@@ -77,6 +63,6 @@ class Uniform(GridNoise):
     def _threshold(self, r: FloatArray, norm: Norm, dimension: int | None) -> FloatArray:
         lost = np.minimum(r / (2.0 * self.lam), 1.0)
         if norm is Norm.LINF:
-            with np.errstate(divide="ignore"):  # cubes that do not meet: log 0
+            with np.errstate(divide="ignore"):  # disjoint cubes: log 0
                 lost = -np.expm1(self.require_dimension(norm, dimension) * np.log1p(-lost))
         return 0.5 + lost

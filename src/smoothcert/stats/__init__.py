@@ -3,8 +3,7 @@
 from smoothcert.stats.binomial import lower_bound, top_class_p_value, upper_bound
 from smoothcert.stats.dimension import scale_limit, worst_case_probability
 from smoothcert.stats.evalues import Prior
-from smoothcert.stats.orthant import chebyshev_bound, orthant_probability
-from smoothcert.stats.radii import RadiusDistribution, expected_radius, radius_distribution
+from smoothcert.stats.margins import Margins
 from smoothcert.stats.sequential import (
     LAST_LOOK,
     anytime_lower_bound,
@@ -18,11 +17,13 @@ from smoothcert.stats.staged import last_stage_size, samples_needed, stage_bound
 from smoothcert.stats.variance import (
     Agreement,
     Covariances,
-    Margins,
+    RadiusDistribution,
     VarianceModel,
     compare_with_votes,
     component_covariances,
     estimate_variance,
+    expected_radius,
+    radius_distribution,
     soft_voting_margins,
     variance_ratio,
 )
@@ -37,7 +38,6 @@ __all__ = [
     "VarianceModel",
     "anytime_lower_bound",
     "boundary",
-    "chebyshev_bound",
     "check_times",
     "compare_with_votes",
     "component_covariances",
@@ -47,7 +47,6 @@ __all__ = [
     "lower_bound",
     "nested_boundaries",
     "operating_characteristics",
-    "orthant_probability",
     "radius_distribution",
     "samples_needed",
     "scale_limit",

@@ -1,7 +1,7 @@
-"""Answers from counts of votes: the class certified, the class predicted, and the choice of ACES.
+"""Decisions from counts of votes: the certified class, the predicted class, and the choice of ACES.
 
-Every function works on one input or on arrays of inputs. Certifying live, recomputing a stored run and evaluating ACES
-afterwards all call these, so the same votes always give the same answer.
+Every function works on one input and on arrays of inputs. Certification, recomputation of a stored run and the
+evaluation of ACES call the same functions, so the same votes always lead to the same answer.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from smoothcert.types import ABSTAIN, CERTIFIER, CORE
 
 
 def is_majority(p_lower: ArrayLike) -> NDArray[np.bool_]:
-    """Whether a lower bound on the probability of a class proves that the smoothed classifier returns it."""
+    """Return whether a lower bound on the probability of a class proves that the smoothed classifier returns it."""
     return np.asarray(p_lower) > 0.5
 
 
 def certified_class(guess: ArrayLike, p_lower: ArrayLike) -> IntArray:
-    """Return the guessed class where the lower bound on its probability exceeds ½, and abstain elsewhere."""
+    """Return the guessed class where the lower bound on its probability exceeds ½, and ``ABSTAIN`` elsewhere."""
     return np.where(is_majority(p_lower), guess, ABSTAIN)
 
 
@@ -29,13 +29,10 @@ def guess_and_bound(selection: ArrayLike, counts: ArrayLike, n: ArrayLike, alpha
     CERTIFY of Cohen, Rosenfeld and Kolter (2019).
 
     Args:
-        selection: Votes per class among the selection samples, (…, classes).
-        counts: Votes per class among the estimation samples, (…, classes).
-        n: The number of estimation samples, including those whose logits were invalid.
+        selection: Selection votes per class, (…, classes).
+        counts: Estimation votes per class, (…, classes).
+        n: The number of estimation samples, including those with invalid logits.
         alpha: The probability that a bound is too high.
-
-    Returns:
-        The guessed class and the lower bound on its probability for each input.
 
     Example:
         >>> guess, p_lower = guess_and_bound([3, 7], [100, 900], 1000, 0.001)
@@ -48,16 +45,13 @@ def guess_and_bound(selection: ArrayLike, counts: ArrayLike, n: ArrayLike, alpha
 
 
 def predicted_class(counts: ArrayLike, alpha: float) -> tuple[IntArray, FloatArray]:
-    """Return the class with the most votes where the test of Hung and Fithian (2019) rejects a tie at level alpha.
+    """Return the class with the most votes and the p-value of the test of Hung and Fithian (2019) against a tie.
 
-    PREDICT of Cohen, Rosenfeld and Kolter (2019).
+    PREDICT of Cohen, Rosenfeld and Kolter (2019). The class is ``ABSTAIN`` where the p-value exceeds alpha.
 
     Args:
         counts: Votes per class, (…, classes).
         alpha: The probability of a wrong class.
-
-    Returns:
-        The class of each input, ``ABSTAIN`` where the test does not reject, and the p-value.
 
     Example:
         >>> label, p_value = predicted_class([[990, 10], [505, 495]], 0.001)
@@ -74,10 +68,10 @@ def choice_votes(histogram: ArrayLike) -> IntArray:
     """Count the votes for the core and for the certifier at every threshold of ACES.
 
     Args:
-        histogram: How many noisy copies have a score in (θ_{j-1}, θ_j], for each threshold θ_j, (…, thresholds).
+        histogram: The number of noisy copies with a score in (θ_{j-1}, θ_j], for each threshold θ_j, (…, thresholds).
 
     Returns:
-        The votes, (2, …, thresholds); ``CORE`` and ``CERTIFIER`` are the places of the first axis.
+        The votes, (2, …, thresholds); ``CORE`` and ``CERTIFIER`` index the first axis.
 
     Example:
         >>> choice_votes([5, 3, 2]).tolist()
@@ -88,29 +82,26 @@ def choice_votes(histogram: ArrayLike) -> IntArray:
 
 
 def guessed_choice(votes: ArrayLike) -> IntArray:
-    """Guess the choice from selection votes as :func:`choice_votes` counts them; a tie is for the certifier."""
+    """Guess the choice from the selection votes of :func:`choice_votes`; the certifier in a tie."""
     core, certifier = np.asarray(votes)
     return np.where(core > certifier, CORE, CERTIFIER)
 
 
 def predicted_choice(votes: ArrayLike, alpha: float) -> tuple[IntArray, FloatArray]:
-    """Predict the choice from votes as :func:`choice_votes` counts them; as :func:`predicted_class`."""
+    """Predict the choice from the votes of :func:`choice_votes`, as :func:`predicted_class`."""
     return predicted_class(np.moveaxis(np.asarray(votes), 0, -1), alpha)
 
 
 def routed_class(choice: ArrayLike, label: ArrayLike, core: ArrayLike) -> IntArray:
-    """Combine the certified (or predicted) choice, the smoothed classifier's class and the core's class as ACES does.
+    """Return the answer of ACES (Horváth, Müller, Fischer and Vechev, 2022, Algorithms 1 and 4), or ``ABSTAIN``.
 
-    Algorithms 1 and 4 of Horváth, Müller, Fischer and Vechev (2022), ACES. If the certifier is chosen, its class is the
-    answer; if the core is chosen, or both classes are the same, the core's class is.
+    The answer is the certifier's class if the certifier is chosen, and the core's class if the core is chosen or both
+    classes are the same.
 
     Args:
         choice: ``CERTIFIER``, ``CORE`` or ``ABSTAIN``.
         label: The smoothed classifier's class, or ``ABSTAIN``.
         core: The core's class; ``ABSTAIN`` without a core.
-
-    Returns:
-        The class, or ``ABSTAIN``.
     """
     choice, label, core = np.asarray(choice), np.asarray(label), np.asarray(core)
     certifier = (choice == CERTIFIER) & (label != ABSTAIN)

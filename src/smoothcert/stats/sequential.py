@@ -4,9 +4,9 @@ The test stops when the evidence of :mod:`smoothcert.stats.evalues` reaches 1/al
 1/beta that it does not; by Ville's (1939) inequality both errors hold over all looks together. No test with error alpha
 needs fewer than about log(1/alpha) / KL(p‖threshold) votes on average (Wald, 1945).
 
-A quarter of alpha is kept for a last look: at n_max, fixed in advance, the Clopper–Pearson bound at alpha/4 may reject
-too; by the union bound the e-process at 3/4 alpha and the last look together stay within alpha. This makes the test at
-n_max as strong as the last of four stages of :mod:`smoothcert.stats.staged`.
+A quarter of alpha is reserved for a last look: at n_max, fixed in advance, the Clopper–Pearson bound at alpha/4 may
+reject too; by the union bound the e-process at 3/4 alpha and the last look together stay within alpha. This makes the
+test at n_max as strong as the last of four stages of :mod:`smoothcert.stats.staged`.
 """
 
 from __future__ import annotations
@@ -22,49 +22,39 @@ import scipy
 from numpy.typing import NDArray
 from scipy import special
 
-from smoothcert.stats.binomial import FloatArray, IntArray, lower_bound, upper_bound
-from smoothcert.stats.evalues import JEFFREYS, MAX_VOTES, Prior, Side, checked_votes, log_e
+from smoothcert.stats.binomial import FloatArray, IntArray, lower_bound, require, require_levels, upper_bound
+from smoothcert.stats.evalues import JEFFREYS, MAX_VOTES, Prior, Side, log_e
 from smoothcert.types import UsageError
 
 BLOCK = 20
-"""Noise is drawn in blocks of so many copies; the test looks after whole blocks."""
+"""Noisy copies are drawn in blocks of this size; the test looks after whole blocks."""
 
 GROWTH = 0.02
 """Relative distance of two looks. 5 % costs 0.03 × Wald's bound more votes on average, 1 % saves another 0.01."""
 
 LAST_LOOK = 0.25
-"""Share of alpha, and of beta, kept for the look at n_max."""
+"""Share of alpha, and of beta, reserved for the look at n_max."""
 
 GRID = np.asarray(special.ndtr(np.arange(1201) * 0.005))
 """Thresholds of the anytime bound: radii 0, 0.005, …, 6 in units of sigma for Gaussian noise."""
 
-
-_CHUNK = 64  # thresholds looked at together: the bound is mostly found among the first few hundred
+_CHUNK = 64  # thresholds computed together: the bound is usually among the first few hundred
 
 
 @dataclass(frozen=True, eq=False)
 class Boundary:
-    """Where the sequential test stops.
-
-    Attributes:
-        threshold: The threshold p is tested against.
-        alpha: Probability to certify although p ≤ threshold.
-        beta: Probability to refute although p ≥ threshold; None when the test never refutes.
-        n: Numbers of votes at which the test looks.
-        certify: The smallest count that certifies at each look, n + 1 where none does.
-        refute: The largest count that refutes at each look, −1 where none does.
-    """
+    """The counts at which the sequential test stops."""
 
     threshold: float
-    alpha: float
-    beta: float | None
-    n: IntArray
-    certify: IntArray
-    refute: IntArray
+    alpha: float  # probability to certify although p ≤ threshold
+    beta: float | None  # probability to refute although p ≥ threshold; None when the test never refutes
+    n: IntArray  # the numbers of votes at which the test looks
+    certify: IntArray  # the smallest count that certifies at each look, n + 1 where none does
+    refute: IntArray  # the largest count that refutes at each look, −1 where none does
 
 
 class Characteristics(NamedTuple):
-    """How the sequential test ends: probabilities of its three outcomes and the mean number of votes."""
+    """The probabilities of the three outcomes of the sequential test, and the mean number of votes."""
 
     certify: float
     refute: float
@@ -74,19 +64,8 @@ class Characteristics(NamedTuple):
 
 @lru_cache(maxsize=64)
 def check_times(n_max: int) -> IntArray:
-    """Numbers of votes at which the test looks: whole blocks 2 % apart, powers of ten from 100 on, and ``n_max``.
-
-    Args:
-        n_max: The last look, between 20 and 10⁷.
-
-    Returns:
-        The strictly increasing numbers of votes.
-
-    Raises:
-        UsageError: If ``n_max`` is out of range.
-    """
-    if not BLOCK <= n_max <= MAX_VOTES:
-        raise UsageError(f"n_max must be between {BLOCK} and {MAX_VOTES:,}, got {n_max}.")
+    """Return the numbers of votes at which the test looks: blocks 2 % apart, powers of ten from 100 on, ``n_max``."""
+    require(BLOCK <= n_max <= MAX_VOTES, n_max, f"n_max must be between {BLOCK} and {MAX_VOTES:,}")
     times = {n_max, *(10**e for e in range(2, 8) if 10**e < n_max)}
     n = BLOCK
     while n < n_max:
@@ -99,23 +78,16 @@ def check_times(n_max: int) -> IntArray:
 
 @lru_cache(maxsize=4096)
 def boundary(threshold: float, alpha: float, beta: float | None, n_max: int, prior: Prior = JEFFREYS) -> Boundary:
-    """The stopping boundary of the test, tabulated; cached, so that all inputs share it.
+    """Return the stopping boundary of the test at the looks of :func:`check_times`; cached, so that inputs share it.
 
     Args:
         threshold: The threshold, in [½, 1).
         alpha: Probability to certify although p ≤ threshold, over all looks together.
         beta: Probability to refute although p ≥ threshold, likewise; None to never refute.
-        n_max: The last look.
+        n_max: The last look, between 20 and 10⁷.
         prior: The prior on p.
-
-    Returns:
-        The boundary at the looks of :func:`check_times`.
-
-    Raises:
-        UsageError: If an argument is out of range.
     """
-    _check_levels(alpha, beta)
-    checked_votes(0, 1, threshold)
+    require_levels(alpha=alpha, beta=beta)
     n = check_times(n_max)
     certify = _smallest(n, threshold, alpha, prior, "up")
     refute = np.full_like(n, -1) if beta is None else n - _smallest(n, threshold, beta, prior, "down")
@@ -128,25 +100,18 @@ def boundary(threshold: float, alpha: float, beta: float | None, n_max: int, pri
 def nested_boundaries(
     thresholds: tuple[float, ...], alpha: float, beta: float | None, n_max: int, prior: Prior = JEFFREYS
 ) -> tuple[Boundary, ...]:
-    """Boundaries for several thresholds tested on one stream of votes, all decisions valid together at alpha and beta.
+    """Return one boundary for each threshold on one stream of votes; all decisions together hold at alpha and beta.
 
     A threshold is certified only where all smaller ones are, and refuted only where all larger ones are. If any
-    certificate is false, the smallest threshold ≥ p was certified with it; that threshold does not depend on the
-    votes, so this happens with probability at most alpha, and nothing has to be split (refutation likewise, with the
-    largest threshold ≤ p).
+    certificate is false, the smallest threshold ≥ p was certified with it. That threshold does not depend on the votes,
+    so this happens with probability at most alpha, and alpha need not be split. The same argument holds for refutation,
+    with the largest threshold ≤ p.
 
     Args:
         thresholds: Strictly increasing thresholds in [½, 1), fixed before the votes.
         alpha: Probability that any certificate is false.
         beta: Probability that any refutation is false; None to never refute.
-        n_max: The last look.
-        prior: The prior on p.
-
-    Returns:
-        One boundary for each threshold.
-
-    Raises:
-        UsageError: If an argument is out of range or the thresholds do not increase.
+        n_max, prior: As :func:`boundary`.
     """
     if not thresholds or any(s >= t for s, t in pairwise(thresholds)):
         raise UsageError(f"thresholds must be strictly increasing, got {list(thresholds)}.")
@@ -162,34 +127,31 @@ def nested_boundaries(
 def anytime_lower_bound(
     k: int, n: int, alpha: float, prior: Prior = JEFFREYS, *, extra: tuple[float, ...] = (), last: bool = False
 ) -> float:
-    """A lower confidence bound on p that holds at every n at once, and so wherever the votes stop.
+    """Return a lower confidence bound on p that holds at all n simultaneously, and so at any stopping time.
 
     The bound is the largest grid threshold that is rejected together with all smaller ones. If it is ever ≥ p, the
     smallest grid threshold ≥ p was rejected, which happens with probability at most alpha (the argument of
-    :func:`nested_boundaries`). A target threshold given in ``extra`` and certified when the bound reaches it is covered
-    by the same alpha.
+    :func:`nested_boundaries`). The same alpha covers a target threshold in ``extra`` that is certified when the bound
+    reaches it.
 
     Args:
         k: Votes for the guessed class.
-        n: Votes in all.
+        n: All votes.
         alpha: Probability that the bound is ever ≥ p.
         prior: The prior on p.
-        extra: Thresholds merged into the grid; fixed before the votes.
+        extra: Thresholds to add to the grid, fixed before the votes.
         last: Whether n is the n_max fixed in advance, at which the last look is spent.
 
     Returns:
         The bound, p > bound; 0 when not even ½ is rejected.
-
-    Raises:
-        UsageError: If an argument is out of range.
     """
-    _check_levels(alpha, None)
+    require_levels(alpha=alpha)
     grid = _grid(extra)
     clear = lower_bound(k, n, LAST_LOOK * alpha) if last else 0.0
     nested = 0
-    while nested < len(grid) and grid[nested] * n < k:  # no evidence for p above a threshold that the votes do not pass
+    while nested < len(grid) and grid[nested] * n < k:  # a threshold ≥ k/n is never rejected
         part = grid[nested : nested + _CHUNK]
-        rejected = (log_e(*checked_votes(k, n, part), prior, "up") >= _bar(alpha)) | (part < clear)
+        rejected = (log_e(k, n, part, prior, "up") >= _bar(alpha)) | (part < clear)
         nested += int(np.argmin([*rejected, False]))
         if not rejected.all():
             break
@@ -201,42 +163,28 @@ def _grid(extra: tuple[float, ...]) -> FloatArray:
     return np.unique([*GRID, *extra])
 
 
+def _bar(level: float) -> float:
+    """Return the logarithm of the evidence that rejects at the level without the last look."""
+    return -float(np.log(level * (1.0 - LAST_LOOK)))
+
+
 def wald_bound(p: float, threshold: float, alpha: float, beta: float | None = None) -> float:
-    """Wald's (1945) bound: about the mean votes that any sequential test needs, log(1/alpha) / KL(p‖threshold).
+    """Return about the mean votes that any sequential test needs: log(1/alpha) / KL(p‖threshold) (Wald, 1945).
 
-    Args:
-        p: The true probability.
-        threshold: The threshold.
-        alpha: Probability to certify wrongly, which counts for p above the threshold.
-        beta: Probability to refute wrongly, which counts for p below it; alpha when None.
-
-    Returns:
-        The bound, infinite at p = threshold.
+    For p ≤ threshold, beta replaces alpha if it is given. The bound is infinite at p = threshold.
     """
-    _check_levels(alpha, beta)
+    require_levels(alpha=alpha, beta=beta)
     divergence = float(special.rel_entr(p, threshold) + special.rel_entr(1.0 - p, 1.0 - threshold))
     level = alpha if p > threshold or beta is None else beta
     return float(-np.log(level) / divergence) if divergence > 0 else float("inf")
 
 
 def operating_characteristics(boundary: Boundary, p: float) -> Characteristics:
-    """How the test ends when the true probability is ``p``, exact up to rounding (about 10⁻¹²).
+    """Return the probabilities of the outcomes when the true probability is ``p``, exact up to rounding (about 10⁻¹²).
 
-    The distribution of the count is carried from look to look over the counts that neither certify nor refute.
-
-    Args:
-        boundary: The stopping boundary.
-        p: The true probability, in [0, 1].
-
-    Returns:
-        The probabilities of the outcomes and the mean number of votes.
-
-    Raises:
-        UsageError: If ``p`` is not a probability.
+    The distribution of the count is propagated from look to look over the counts that neither certify nor refute.
     """
-
-    if not 0.0 <= p <= 1.0:
-        raise UsageError(f"p must lie between 0 and 1, got {p}.")
+    require(0.0 <= p <= 1.0, p, "p must lie between 0 and 1")
     certify = refute = expected = 0.0
     first, before, mass = 0, 0, np.ones(1)  # mass[i] is the probability of first + i votes after `before`
     for n, up, down in zip(boundary.n.tolist(), boundary.certify.tolist(), boundary.refute.tolist(), strict=True):
@@ -255,18 +203,17 @@ def operating_characteristics(boundary: Boundary, p: float) -> Characteristics:
 
 @lru_cache(maxsize=1024)
 def _binomial(n: int, p: float) -> tuple[int, FloatArray]:
-    """First count and probabilities of Binomial(n, p) without tails below 10⁻²⁰ (Bernstein's inequality)."""
+    """Return the first count and the probabilities of Binomial(n, p) without tails below 10⁻²⁰ (Bernstein)."""
     spread = 10.0 * np.sqrt(n * p * (1.0 - p)) + 50.0
     k = np.arange(max(0, int(n * p - spread)), min(n, int(n * p + spread)) + 1)
     return int(k[0]), np.asarray(scipy.stats.binom.pmf(k, n, p))
 
 
 def _smallest(n: IntArray, threshold: float, level: float, prior: Prior, side: Side) -> IntArray:
-    """The smallest count of the guessed class (up) or of the others (down) that decides at each n; n + 1 if none."""
+    """Return the smallest count of the guessed class (up) or of the others (down) that decides at each n, or n + 1."""
 
     def evidence(m: IntArray, n: IntArray) -> NDArray[np.bool_]:
-        k = m if side == "up" else n - m
-        return log_e(*checked_votes(k, n, threshold), prior, side) >= _bar(level)
+        return log_e(m if side == "up" else n - m, n, threshold, prior, side) >= _bar(level)
 
     def bound(m: IntArray, n: IntArray) -> NDArray[np.bool_]:
         if side == "up":
@@ -279,20 +226,10 @@ def _smallest(n: IntArray, threshold: float, level: float, prior: Prior, side: S
 
 
 def first_count(n: IntArray, holds: Callable[[IntArray, IntArray], NDArray[np.bool_]]) -> IntArray:
-    """The smallest count in 0..n from which on a condition on (count, n) holds, for each n; n + 1 if it never does."""
+    """Return the smallest count in 0..n from which a condition on (count, n) holds, for each n; n + 1 if none."""
     low, high = np.full_like(n, -1), n + 1
     while np.any(between := high - low > 1):
         middle = np.where(between, (low + high) // 2, np.clip(low, 0, n))
         true = holds(middle, n)
         low, high = np.where(between & ~true, middle, low), np.where(between & true, middle, high)
     return high
-
-
-def _bar(level: float) -> float:
-    return -float(np.log(level * (1.0 - LAST_LOOK)))
-
-
-def _check_levels(alpha: float, beta: float | None) -> None:
-    for name, level in (("alpha", alpha), ("beta", 0.5 if beta is None else beta)):
-        if not 0.0 < level < 1.0:
-            raise UsageError(f"{name} must lie strictly between 0 and 1, got {level}.")

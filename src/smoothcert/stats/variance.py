@@ -1,127 +1,78 @@
-"""Why ensembles certify more: the variance of classification margins under noise (Horváth et al., 2022, §5, App. C, D).
+"""The variance of margins under noise in ensembles, and the radii it leads to (Horváth et al., 2022, §5, App. C, D).
 
 The logits of member l on a noisy copy of one fixed input are modelled as y = y_c + y_p: a clean component y_c that
 varies over trainings (mean c, covariance Σ_c) and an independent perturbation effect y_p that varies over noise (mean
 0, covariance Σ_p). Between two members the covariances are ζ_c Σ_c and ζ_p Σ_p.
 
-This is a model of what certification will find, not a certificate: nothing here proves a radius.
+The model forecasts the results of certification. It is not a certificate: nothing here proves a radius.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from smoothcert.stats.binomial import FloatArray
-from smoothcert.stats.orthant import chebyshev_bound, orthant_probability
+from smoothcert.stats.binomial import MAX_SAMPLES, FloatArray, lower_bound, require
+from smoothcert.stats.margins import Margins
 from smoothcert.types import UsageError, unknown_name
 
 READINGS = ("mean", "clean")
 """What y_c is: the mean logits over the noise, or the logits of the clean input (Horváth et al., 2022, App. D)."""
 
-_LEAST_CORRELATION = 0.05  # entries closer to 0 are left out of a median of ratios: their ratios are noise
+_LEAST_CORRELATION = 0.05  # ratios of entries closer to 0 are mostly noise and left out of the median
+_TAIL = 1e-15  # counts of votes in the tails beyond this are left out
 
 
 class Covariances(NamedTuple):
-    """Covariances of the logits of one component.
+    """Covariances of the logits of one component, (classes, classes)."""
 
-    Attributes:
-        intra: Between the logits of one member, (classes, classes); the mean over the members.
-        inter: Between the logits of two different members; the mean over all pairs.
-    """
-
-    intra: FloatArray
-    inter: FloatArray
-
-
-@dataclass(frozen=True, eq=False)
-class Margins:
-    """Mean and covariance of the margins z_i = y_label − y_i of an ensemble, for all classes but the label, in order.
-
-    Attributes:
-        mean: The mean margins, (classes − 1,).
-        covariance: Their covariance.
-    """
-
-    mean: FloatArray
-    covariance: FloatArray
-
-    def success_probability(self, *, directions: int = 10_000, seed: int = 0) -> float:
-        """P(all margins > 0) for Gaussian margins (Horváth et al., 2022, Eq. 4); see :func:`orthant_probability`."""
-        return orthant_probability(self.mean, self.covariance, directions=directions, seed=seed)
-
-    def chebyshev_bound(self) -> float:
-        """What the success probability is at least, for any distribution with these moments (Eq. 5)."""
-        return chebyshev_bound(self.mean, np.maximum(np.diag(self.covariance), 0.0))  # rounding may leave −10⁻¹⁷
+    intra: FloatArray  # between the logits of one member; the mean over the members
+    inter: FloatArray  # between the logits of two different members; the mean over all pairs
 
 
 @dataclass(frozen=True, eq=False)
 class VarianceModel:
-    """The logits of an ensemble at one input, as :func:`estimate_variance` finds them; see the head of this module.
+    """The model of an ensemble's logits at one input, from :func:`estimate_variance`."""
 
-    Attributes:
-        label: The class whose success is modelled (class 1 in the paper).
-        mean: c, the expected clean component, (classes,).
-        clean_covariance: Σ_c, over trainings.
-        perturbation_covariance: Σ_p, over noise.
-        zeta_c: ζ_c, the correlation of the clean components of two members.
-        zeta_p: ζ_p, the correlation of their perturbation effects.
-        members: The clean component of each given member, (members, classes).
-    """
-
-    label: int
-    mean: FloatArray
-    clean_covariance: FloatArray
-    perturbation_covariance: FloatArray
-    zeta_c: float
-    zeta_p: float
-    members: FloatArray
+    label: int  # the class whose success is modelled (class 1 in the paper)
+    mean: FloatArray  # c, (classes,)
+    clean_covariance: FloatArray  # Σ_c, (classes, classes)
+    perturbation_covariance: FloatArray  # Σ_p
+    zeta_c: float  # the correlation of the clean components of two members
+    zeta_p: float  # the correlation of their perturbation effects
+    members: FloatArray  # the clean component of each given member, (members, classes)
 
     @property
     def others(self) -> list[int]:
-        """All classes but the label: the order of the margins."""
+        """All classes but the label, in the order of the margins."""
         return [number for number in range(len(self.mean)) if number != self.label]
 
     def random_ensemble(self, k: int) -> Margins:
-        """The margins of an ensemble of k members *yet to be trained*: both components vary (Horváth et al., App. C).
+        """Return the margins of k members *yet to be trained*: both components vary (Horváth et al., App. C).
 
-        Args:
-            k: The number of members, any.
-
-        Returns:
-            Mean D c and covariance D (Σ_c v(ζ_c, k) + Σ_p v(ζ_p, k)) Dᵀ, v being :func:`variance_ratio`.
-
-        Raises:
-            UsageError: If k is below 1.
+        The mean is D c and the covariance D (Σ_c v(ζ_c, k) + Σ_p v(ζ_p, k)) Dᵀ, where v is :func:`variance_ratio`.
         """
         covariance = self.clean_covariance * variance_ratio(self.zeta_c, k)
         return self._margins(self.mean, covariance + self.perturbation_covariance * variance_ratio(self.zeta_p, k))
 
     def given_members(self, k: int) -> Margins:
-        """The margins of the first k of the members that the model was estimated from: only the noise varies.
+        """Return the margins of the first k of the given members: only the noise varies.
 
-        This is what certifying these very networks will see; Σ_c, which is about training anew, does not enter.
-
-        Args:
-            k: The number of members, at most as many as there are.
-
-        Returns:
-            The mean clean margins of these members, and the covariance D Σ_p Dᵀ v(ζ_p, k).
-
-        Raises:
-            UsageError: If there are fewer members.
+        This is what certification of these networks measures, so Σ_c does not enter. The mean is that of their clean
+        margins, and the covariance is D Σ_p Dᵀ v(ζ_p, k).
         """
         if not 1 <= k <= len(self.members):
-            raise UsageError(f"the model was estimated from {len(self.members)} members, so k = {k} is not among them.")
+            raise UsageError(f"k must be between 1 and {len(self.members)}, the number of given members, got {k}.")
         covariance = self.perturbation_covariance * variance_ratio(self.zeta_p, k)
         return self._margins(self.members[:k].mean(axis=0), covariance)
 
     def _margins(self, mean: FloatArray, covariance: FloatArray) -> Margins:
-        # Margins are formed before anything is inverted or factored: a shift common to all logits drops out here.
+        # Margins are formed before anything is inverted or factored: a shift common to all logits cancels here.
         difference = np.delete(-np.eye(len(mean)), self.label, axis=0)
         difference[:, self.label] = 1.0
         return Margins(difference @ mean, difference @ covariance @ difference.T)
@@ -129,23 +80,14 @@ class VarianceModel:
 
 @dataclass(frozen=True, eq=False)
 class Agreement:
-    """Success probabilities at one input, measured and modelled, one entry per ensemble size.
-
-    Attributes:
-        sizes: The ensemble sizes k.
-        measured: The share of noisy copies on which soft voting of the first k members picks the label.
-        given_members: Modelled for these members.
-        random_ensemble: Modelled for k members yet to be trained.
-        chebyshev: The lower bound (5) for these members.
-        copies: The number of noisy copies measured on.
-    """
+    """Measured and modelled success probabilities at one input, one entry per ensemble size."""
 
     sizes: tuple[int, ...]
-    measured: FloatArray
-    given_members: FloatArray
-    random_ensemble: FloatArray
-    chebyshev: FloatArray
-    copies: int
+    measured: FloatArray  # the share of noisy copies on which soft voting of the first k members returns the label
+    given_members: FloatArray  # modelled for these members
+    random_ensemble: FloatArray  # modelled for k members yet to be trained
+    chebyshev: FloatArray  # the lower bound of Eq. 5 for these members
+    copies: int  # the number of noisy copies measured
 
 
 def estimate_variance(
@@ -154,25 +96,18 @@ def estimate_variance(
     """Estimate c, Σ_c, Σ_p, ζ_c and ζ_p at one input from the logits of several members.
 
     ζ is the median of inter/intra over the entries on and above the diagonal of the two matrices of
-    :func:`component_covariances`, without entries whose correlation is below 0.05 (their denominator is near 0), and
-    is clamped to [0, 1]. ζ_c always comes out as 0, whatever the networks: deviations from the mean of k members have
-    an inter/intra ratio of −1/k by arithmetic, and what all trainings share is part of c. The paper's ζ_c ≈ 0 for
-    k = 50 says no more; :meth:`VarianceModel.random_ensemble` accordingly is about members as diverse as the given.
+    :func:`component_covariances`, clamped to [0, 1]. Entries with a correlation below 0.05 are left out, because their
+    denominator is near 0. The estimate of ζ_c is always 0: deviations from the mean of k members have an inter/intra
+    ratio of −1/k by arithmetic, and what all trainings share is part of c. The paper's ζ_c ≈ 0 for k = 50 means no more
+    than that. :meth:`VarianceModel.random_ensemble` therefore models members as diverse as the given ones.
 
     Args:
         clean: Logits of the clean input, (members, classes).
-        noisy: Logits of its noisy copies, (members, copies, classes); all members saw the same copies.
-        label: The class whose success is modelled; the one that soft voting of all members picks most often if not
-            given.
-        reading: ``"mean"`` takes y_c as the mean logits over the noise, ``"clean"`` as the logits of the clean input.
-            The first is the default because it agrees better with what is measured, above all where the noise is so
-            strong that the network is no longer linear over it, and makes y_p zero-mean by definition.
-
-    Returns:
-        The model.
-
-    Raises:
-        UsageError: If there are fewer than two members or copies, logits are not finite, or shapes do not fit.
+        noisy: Logits of its noisy copies, (members, copies, classes); the same copies for all members.
+        label: The class whose success is modelled; by default the most frequent answer of soft voting of all members.
+        reading: Whether y_c is the mean logits over the noise (``"mean"``) or the logits of the clean input
+            (``"clean"``). The first agrees better with measurements, above all under noise so strong that the network
+            is no longer linear over it, and makes y_p zero-mean by definition.
 
     Example:
         >>> generator = np.random.default_rng(0)
@@ -182,7 +117,7 @@ def estimate_variance(
         1.0
     """
     clean_part, perturbation = component_covariances(clean, noisy, reading=reading)
-    clean, noisy = _checked(clean, noisy)
+    clean, noisy = np.asarray(clean, dtype=np.float64), np.asarray(noisy, dtype=np.float64)
     classes = clean.shape[1]
     if label is None:
         label = int(np.bincount(noisy.mean(axis=0).argmax(axis=1), minlength=classes).argmax())
@@ -196,13 +131,12 @@ def estimate_variance(
 def component_covariances(
     clean: ArrayLike, noisy: ArrayLike, *, reading: str = "mean"
 ) -> tuple[Covariances, Covariances]:
-    """Covariances within and between members, of the clean component and of the perturbation effect (App. D, Fig. 11).
+    """Return the covariances of the clean component and of the perturbation effect (App. D, Fig. 11).
 
-    Args, Raises: As :func:`estimate_variance`.
+    Those of y_c are over members, those of y_p over noisy copies. Each member's y_p is centred at its own mean, so the
+    second pair does not depend on the reading.
 
-    Returns:
-        Those of y_c, over members, and those of y_p, over noisy copies; each member's y_p is taken about its own mean,
-        so that the second pair does not depend on the reading.
+    Args: As :func:`estimate_variance`.
     """
     if reading not in READINGS:
         raise unknown_name("reading", reading, READINGS)
@@ -216,40 +150,29 @@ def component_covariances(
 
 
 def soft_voting_margins(noisy: ArrayLike, k: int, label: int) -> FloatArray:
-    """The margins of the soft-voting ensemble of the first k members, measured (Horváth et al., 2022, Eq. 2).
+    """Return the margins of a class under soft voting of the first k members (Horváth et al., 2022, Eq. 2).
 
     Args:
         noisy: Logits of noisy copies, (members, copies, classes).
-        k: The number of members.
-        label: The class whose margins are taken.
 
     Returns:
         Margins to all other classes in order, (copies, classes − 1).
-
-    Raises:
-        UsageError: If there are fewer members or there is no such class.
     """
     noisy = np.asarray(noisy, dtype=np.float64)
     if noisy.ndim != 3 or not 1 <= k <= len(noisy) or not 0 <= label < noisy.shape[2]:
-        raise UsageError(f"no margins of class {label} over {k} members in logits of shape {noisy.shape}.")
+        raise UsageError(f"logits of shape {noisy.shape} have no margins of class {label} over {k} members.")
     logits: FloatArray = noisy[:k].mean(axis=0)
     margins: FloatArray = logits[:, [label]] - np.delete(logits, label, axis=1)
     return margins
 
 
 def compare_with_votes(model: VarianceModel, noisy: ArrayLike, sizes: Sequence[int]) -> Agreement:
-    """Set modelled success probabilities beside those measured on noisy copies, which may be fresh ones.
+    """Compare modelled success probabilities with those measured on noisy copies, possibly fresh ones.
 
     Args:
         model: The model of the input.
-        noisy: Logits of noisy copies of it by the same members in the same order, (members, copies, classes).
+        noisy: Logits of its noisy copies by the same members in the same order, (members, copies, classes).
         sizes: Ensemble sizes, at most the number of members.
-
-    Returns:
-        The probabilities.
-
-    Raises:
-        UsageError: If there are fewer members than a size.
 
     Example:
         >>> generator = np.random.default_rng(0)
@@ -272,25 +195,74 @@ def compare_with_votes(model: VarianceModel, noisy: ArrayLike, sizes: Sequence[i
 
 
 def variance_ratio(zeta: float, k: int) -> float:
-    """How much of a member's margin variance an ensemble of k keeps: (1 + ζ(k − 1))/k (Horváth et al., 2022, Eq. 3).
+    """Return the share of a member's margin variance that k members keep: (1 + ζ(k − 1))/k (Horváth et al., Eq. 3).
 
-    Args:
-        zeta: The correlation of two members, in [0, 1]; the limit for large k.
-        k: The number of members.
-
-    Returns:
-        The ratio.
-
-    Raises:
-        UsageError: If an argument is out of range.
+    It falls from 1 to the correlation ζ of two members, in [0, 1], as k grows.
 
     Example:
         >>> variance_ratio(0.82, 50)
         0.8236
     """
     if k < 1 or not 0.0 <= zeta <= 1.0:
-        raise UsageError(f"an ensemble has at least one member and zeta lies in [0, 1], got {k} and {zeta}.")
+        raise UsageError(f"k must be at least 1 and zeta must lie in [0, 1], got {k} and {zeta}.")
     return (1.0 + zeta * (k - 1)) / k
+
+
+@dataclass(frozen=True, eq=False)
+class RadiusDistribution:
+    """The radii that CERTIFY will report, and their probabilities."""
+
+    radii: FloatArray  # above 0, increasing
+    probabilities: FloatArray
+    abstain: float  # the probability of no radius, including the counts of votes that are left out
+
+    @property
+    def expected(self) -> float:
+        """The mean radius; abstaining counts as 0."""
+        return float(self.radii @ self.probabilities)
+
+
+def radius_distribution(
+    p: float, n: int, alpha: float, radius: Callable[[FloatArray], FloatArray]
+) -> RadiusDistribution:
+    """Return the distribution of CERTIFY's radii for a success probability (Horváth et al., 2022, Eq. 6).
+
+    As in the paper, the guessed class is assumed to be right. Counts of votes in the outermost 10⁻¹⁵ of either tail
+    count as abstaining, so no radius is overstated.
+
+    Args:
+        p: The true success probability.
+        n: The number of estimation samples.
+        alpha: The probability of a false certificate.
+        radius: Maps lower bounds to radii, such as ``Gaussian(0.25).radius``.
+
+    Example:
+        >>> from scipy.special import ndtri
+        >>> round(radius_distribution(1.0, 1_000, 0.001, ndtri).expected, 3)  # all agree: Φ⁻¹(0.001^(1/1000))
+        2.463
+    """
+    require(0.0 <= p <= 1.0, p, "p must lie between 0 and 1")
+    require(1 <= n <= MAX_SAMPLES, n, f"n must be between 1 and {MAX_SAMPLES:,}")
+    counts = np.arange(scipy.stats.binom.ppf(_TAIL, n, p), scipy.stats.binom.isf(_TAIL, n, p) + 1).astype(np.int64)
+    counts = counts[(counts >= 0) & (2 * counts > n)]  # no bound exceeds ½ on fewer votes
+    bounds = lower_bound(counts, n, alpha)
+    counts, bounds = counts[bounds > 0.5], bounds[bounds > 0.5]
+    radii = np.asarray(radius(bounds), dtype=np.float64)
+    if radii.shape != bounds.shape or not np.all(np.isfinite(radii) & (radii >= 0)):
+        raise UsageError("radius must return a finite radius ≥ 0 for each probability below 1; pass a noise's radius.")
+    probabilities = scipy.stats.binom.pmf(counts, n, p)
+    radii, probabilities = radii[radii > 0], probabilities[radii > 0]
+    return RadiusDistribution(radii, probabilities, max(0.0, 1.0 - float(probabilities.sum())))
+
+
+def expected_radius(p: ArrayLike, n: ArrayLike, alpha: float, radius: Callable[[FloatArray], FloatArray]) -> FloatArray:
+    """Return the mean radius that CERTIFY reports for each (p, n) after broadcasting; abstaining counts as 0 (Fig. 3).
+
+    Args: As :func:`radius_distribution`.
+    """
+    p, n = np.broadcast_arrays(np.asarray(p, dtype=np.float64), np.asarray(n))
+    means = [radius_distribution(q, m, alpha, radius).expected for q, m in zip(p.flat, n.flat, strict=True)]
+    return np.array(means).reshape(p.shape)
 
 
 def _checked(clean: ArrayLike, noisy: ArrayLike) -> tuple[FloatArray, FloatArray]:
@@ -300,22 +272,20 @@ def _checked(clean: ArrayLike, noisy: ArrayLike) -> tuple[FloatArray, FloatArray
             f"clean logits must be (members, classes) and noisy ones (members, copies, classes), "
             f"got {clean.shape} and {noisy.shape}."
         )
-    if clean.shape[0] < 2:
-        raise UsageError("one member tells nothing about how trainings vary; give the logits of at least two.")
-    if noisy.shape[1] < 2 or clean.shape[1] < 2:
-        raise UsageError(f"at least two noisy copies and two classes are needed, got logits of shape {noisy.shape}.")
+    if min(noisy.shape) < 2:
+        raise UsageError(f"at least two members, noisy copies and classes are needed, got the shape {noisy.shape}.")
     if not (np.all(np.isfinite(clean)) and np.all(np.isfinite(noisy))):
         raise UsageError("logits must be finite; leave out the members or copies whose logits are not.")
     return clean, noisy
 
 
 def _between_members(deviations: FloatArray) -> Covariances:
-    """Mean covariance within members and between pairs, of deviations (members, copies, classes) with mean 0."""
+    """Return the mean covariances within members and between pairs; deviations are (members, copies, classes)."""
     members, copies, classes = deviations.shape
     flat = deviations.reshape(-1, classes)
     total = deviations.sum(axis=0)
     within = flat.T @ flat / (copies - 1)
-    everything = total.T @ total / (copies - 1)  # the covariance of the sum: all pairs, a member with itself included
+    everything = total.T @ total / (copies - 1)  # the covariance of the sum: all pairs, including equal members
     return Covariances(within / members, (everything - within) / (members * (members - 1)))
 
 
@@ -325,5 +295,5 @@ def _median_ratio(covariances: Covariances) -> float:
     scale = np.outer(deviation, deviation)[np.triu_indices(len(deviation))]
     kept: NDArray[np.bool_] = (np.abs(intra) > _LEAST_CORRELATION * scale) & (scale > 0)
     if not np.any(kept):
-        return 0.0  # nothing varies, so nothing is scaled by it
+        return 0.0  # nothing varies, so the value has no effect
     return float(np.clip(np.median(inter[kept] / intra[kept]), 0.0, 1.0))
