@@ -14,7 +14,7 @@ from smoothcert.store.rows import ANSWERS, check_rows, typed
 from smoothcert.types import ABSTAIN, Norm, UsageError
 
 METADATA_COLUMNS = ("guarantee", "arithmetic", "runtime", "model", "seed")
-"""The columns of runs and logs that become :class:`Metadata`; norm and alpha are kept apart."""
+"""The columns of runs and logs that become :class:`Metadata`; norm and alpha are kept separately."""
 
 _SHORT_HASH = 8
 _MOST_VALUES = 5
@@ -22,9 +22,9 @@ _MOST_VALUES = 5
 
 @dataclass(frozen=True)
 class Metadata:
-    """What a run says about all its radii.
+    """Facts about all radii of a run.
 
-    Each attribute holds the distinct values of the rows in order, and None last where rows do not tell.
+    Each attribute holds the distinct values of the rows in order, and None last where rows do not record it.
 
     Attributes:
         guarantee: What the certificates cover.
@@ -32,7 +32,7 @@ class Metadata:
         runtime: How the model was run.
         model: The identity of the classifier.
         seed: The seed of the noise.
-        chosen: Settings that were chosen after the votes were drawn, such as ``n = 10,000``.
+        chosen: Settings that were chosen after sampling, such as ``n = 10,000``.
     """
 
     guarantee: tuple[str | None, ...] = (None,)
@@ -43,7 +43,7 @@ class Metadata:
     chosen: tuple[str, ...] = ()
 
     def text(self, name: str, *, short: bool = True) -> str:
-        """Write an attribute as text: ``eager+compiled`` where rows differ, ``unknown`` where they do not tell.
+        """Write an attribute as text: ``eager+compiled`` where rows differ, ``unknown`` where they do not record it.
 
         Args:
             name: The attribute.
@@ -69,18 +69,15 @@ UNKNOWN = Metadata()
 
 
 def read_metadata(table: pa.Table, *, seed: int | None = None) -> Metadata:
-    """Read what rows say about their radii; ``seed`` is that of the run, for rows of earlier versions."""
-    found: dict[str, tuple[Any, ...]] = {}
-    for name in METADATA_COLUMNS:
-        values = _distinct(table, name)
-        if name == "seed" and seed is not None:
-            values = {seed if value is None else value for value in values}
-        found[name] = _ordered(values)
-    return Metadata(**found)
+    """Read the metadata of rows; ``seed`` is that of the run, for rows of earlier versions."""
+    found = {name: _distinct(table, name) for name in METADATA_COLUMNS}
+    if seed is not None:
+        found["seed"] = {seed if value is None else value for value in found["seed"]}
+    return Metadata(**{name: _ordered(values) for name, values in found.items()})
 
 
 def read_norm(table: pa.Table) -> Norm | None:
-    """Read the norm of the radii; None where not all rows tell it.
+    """Read the norm of the radii; None where not all rows record it.
 
     Raises:
         UsageError: If rows are in several norms.
@@ -100,8 +97,8 @@ def merged_metadata(found: Iterable[Metadata]) -> Metadata:
 
 
 def _distinct(table: pa.Table, name: str) -> set[Any]:
-    there = name in table.column_names and len(table)
-    return set(table[name].unique().to_pylist()) if there else {None}
+    exists = name in table.column_names and len(table)
+    return set(table[name].unique().to_pylist()) if exists else {None}
 
 
 def _ordered(values: set[Any]) -> tuple[Any, ...]:
@@ -113,14 +110,14 @@ class Origin:
     """How a run was made, as far as it matters where runs are shown together.
 
     Attributes:
-        noise: The name of the noise, if one noise was used for all inputs.
+        noise: The name of the noise, if it is the same for all inputs.
         scale: Its scale: σ, λ or the share of pixels kept.
         data: The dataset and its split.
         n: The number of estimation samples, if it was fixed.
         alpha: The probability of a wrong statement.
         seeds: The seed of the noise, then those of the trainings, if known.
-        alike: What a run shares with those that differ from it in seeds only.
-        recipe: The recipe that its model was trained by, if known.
+        alike: The settings that a run shares with those that differ from it in seeds only.
+        recipe: The recipe that trained its model, if known.
     """
 
     noise: str | None = None
@@ -135,7 +132,7 @@ class Origin:
 
 @dataclass(frozen=True, eq=False)
 class Outcomes:
-    """What one run answered for every input; the arrays are copied and read-only.
+    """The answers of one run; the arrays are copied and read-only.
 
     Attributes:
         name: The name of the run in tables and plots.
@@ -143,14 +140,14 @@ class Outcomes:
         label: The true classes.
         predict: The certified classes, ``ABSTAIN`` (-1) where there is none.
         radius: The certified radii in ``norm``, 0 for abstentions.
-        norm: The norm of the radii; None if it is unknown.
-        origin: How the run was made, if that is known.
+        norm: The norm of the radii, if known.
+        origin: How the run was made, if known.
         natural: The number of inputs that PREDICT answers correctly, if known.
-        alpha: The probability of a false statement for every input, or one for all; None if it is unknown.
-        metadata: Guarantee, arithmetic, runtime, classifier and seed, as far as they are known.
+        alpha: The probability of a false statement for every input, or one for all, if known.
+        metadata: Guarantee, arithmetic, runtime, classifier and seed, if known.
 
     Raises:
-        UsageError: If the arrays are empty, differ in length or hold values that no run can have; the input is named.
+        UsageError: If the arrays are empty, differ in length or hold invalid values.
     """
 
     name: str
@@ -193,7 +190,7 @@ class Outcomes:
         natural: int | None = None,
         seed: int | None = None,
     ) -> Outcomes:
-        """Take the outcomes from the columns of an Arrow table; what has no column is unknown.
+        """Make outcomes of the columns of an Arrow table; attributes without a column are unknown.
 
         Raises:
             UsageError: If a column is missing, or rows are in several norms.
@@ -209,15 +206,13 @@ class Outcomes:
             raise UsageError(f"{name}: {error}") from None
         known = "alpha" in table.column_names and not table["alpha"].null_count
         alpha = table["alpha"].to_numpy() if known else None
-        index, label, predict, radius = (table[column].to_numpy() for column in ANSWERS)
-        metadata = read_metadata(table, seed=seed)
-        return cls(name, index, label, predict, radius, norm, origin, natural, alpha, metadata)
+        arrays = (table[column].to_numpy() for column in ANSWERS)
+        return cls(name, *arrays, norm, origin, natural, alpha, read_metadata(table, seed=seed))
 
     def at(self, places: NDArray[np.int64]) -> Outcomes:
         """Select rows by their positions, in that order."""
         arrays = {name: getattr(self, name)[places] for name in ANSWERS}
-        alpha = None if self.alpha is None else self.alpha[places]
-        return replace(self, **arrays, alpha=alpha, natural=None)
+        return replace(self, **arrays, alpha=None if self.alpha is None else self.alpha[places], natural=None)
 
     def restrict(self, index: NDArray[np.int64]) -> Outcomes:
         """Select inputs, in the order given."""
