@@ -97,6 +97,7 @@ def test_a_row_cut_short_is_said_in_one_sentence(checkpoint, certify, tmp_path):
     done = subprocess.run([sys.executable, "-m", "smoothcert", *map(str, command)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert (
-        f"smoothcert: {tmp_path}/run/pending.jsonl ends in the middle of a row, which is computed again.\n" in done.stderr
+        f"smoothcert: {tmp_path}/run/pending.jsonl ends in the middle of a row, which is computed again.\n"
+        in done.stderr
     )
     assert "UserWarning" not in done.stderr

@@ -171,7 +171,7 @@ def test_the_inputs_of_a_lost_worker_go_to_others(tmp_path, spread):
 @pytest.mark.filterwarnings("ignore:a worker was lost")
 def test_an_input_that_kills_every_worker_ends_the_run_and_the_rest_stays(tmp_path):
     smoothed = mortal(tmp_path, 1000)
-    with pytest.raises(SmoothcertError, match=r"3 workers were lost with input \d+ .*look at their memory"):
+    with pytest.raises(SmoothcertError, match=r"3 workers were lost with input \d+ .*check their memory"):
         certify(tmp_path / "run", smoothed, cluster=TWO)
     for life in (tmp_path / "lives").iterdir():
         life.unlink(missing_ok=True)  # a worker may have taken it

@@ -219,7 +219,7 @@ def vote_matrix(path: Path, what: str, column: pa.ChunkedArray) -> IntArray:
     """Convert a column of equally long lists to a matrix with a row per input."""
     lengths = set(pc.list_value_length(column).to_pylist())
     if len(lengths) != 1 or None in lengths:
-        raise RunError(f"{path} is damaged: {what} must hold equally many counts in every row.")
+        raise RunError(f"{path} is damaged: {what} must hold equally many counts in every row; compute it again.")
     return np.asarray(column.combine_chunks().flatten().to_numpy()).reshape(len(column), lengths.pop())
 
 
