@@ -54,7 +54,7 @@ def test_shards_become_the_run_without_shards(run, certify, tmp_path, monkeypatc
     assert certify("--run", "united")[0] == 0
     message = refusal(run("merge", *folders, "-o", "united"), 1)
     assert "united exists already; choose a new or empty folder" in message
-    assert "shard 2/2 is missing" in refusal(run("merge", folders[0], "-o", "other"), 1)
+    assert "missing shards: 2/2" in refusal(run("merge", folders[0], "-o", "other"), 1)
     assert "is not a shard" in refusal(run("merge", folders[0], "whole", "-o", "other"), 2)
 
 

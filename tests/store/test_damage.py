@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from smoothcert import Certificate, Guarantee, Norm
-from smoothcert.store import load_run, open_run, write_run
+from smoothcert.store import load_run, open_run, run_json, write_run
 from smoothcert.store import run as run_module
 from smoothcert.store.parts import read_part
 from smoothcert.store.pending import read_pending
@@ -275,7 +275,7 @@ def test_ctrl_c_while_opening_leaves_no_lock(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_module, "write_info", stopped)
+        patch.setattr(run_json, "write_info", stopped)
         with pytest.raises(KeyboardInterrupt):
             fill(tmp_path / "run", range(2))
     fill(tmp_path / "run", range(2))
@@ -288,7 +288,7 @@ def test_a_table_is_stored_whole_or_not_at_all(tmp_path, monkeypatch):
 
     table = pa.table({"index": [0, 1]})
     with monkeypatch.context() as patch:
-        patch.setattr(run_module, "write_info", full)
+        patch.setattr(run_json, "write_info", full)
         with pytest.raises(RunError, match=r"cannot write to .*No space left"):
             write_run(tmp_path / "run", table, CONFIG, {})
     assert os.listdir(tmp_path) == []

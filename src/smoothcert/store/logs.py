@@ -7,7 +7,7 @@ import math
 import operator
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -154,8 +154,8 @@ class _Column:
     parse: Parser
     type: Any
 
-    def error(self, path: Path, line: int, text: str, problem: str) -> LogError:
-        return LogError(f"{path}, line {line}, column {self.number} ({self.spelling}): {_quote(text)} {problem}.")
+    def error(self, where: str, text: str, problem: str) -> LogError:
+        return LogError(f"{where}, column {self.number} ({self.spelling}): {_quote(text)} {problem}.")
 
 
 def read_log(path: str | os.PathLike[str]) -> Log:
@@ -185,9 +185,22 @@ def read_log(path: str | os.PathLike[str]) -> Log:
         raise LogError(f"{path}, line 1: unknown header {_quote(lines[0])}; tab-separated columns are needed: {kinds}.")
     rows: list[dict[str, Any]] = []
     seen: dict[int, int] = {}
-    for line, text in enumerate(lines[1:], start=2):
-        rows.append(_row(path, line, text, columns))
-        _check(path, line, rows[-1], columns, seen)
+    for number, text in enumerate(lines[1:], start=2):
+        where, fields = f"{path}, line {number}", text.split("\t")
+        if len(fields) != len(columns):
+            many = f"{len(fields)} fields, but the header has {len(columns)} columns"
+            raise LogError(f"{where}: {_quote(text)} has {many}.")
+        row = {}
+        for column, field in zip(columns, fields, strict=True):
+            try:
+                row[column.name] = column.parse(field)
+            except ValueError as error:
+                raise column.error(where, field, str(error)) from None
+        first = seen.setdefault(row["index"], number)
+        for name, problem in _contradictions(row) if first == number else [("index", f"is already on line {first}")]:
+            column = next(column for column in columns if column.name == name)
+            raise column.error(where, fields[column.number - 1], problem)
+        rows.append(row)
     table = pa.Table.from_pylist(rows, schema=pa.schema([(column.name, column.type) for column in columns]))
     return Log(path, kind, tuple(column.spelling for column in columns), table)
 
@@ -237,45 +250,18 @@ def _header(path: Path, line: str) -> list[_Column]:
         else:
             column = _Column(number, spelling, spelling.strip(), str, pa.string())
         if any(column.name == other.name for other in columns):
-            raise column.error(path, 1, spelling, "names a column that is already there")
+            raise column.error(f"{path}, line 1", spelling, "names a column that is already there")
         columns.append(column)
     return columns
 
 
-def _row(path: Path, line: int, text: str, columns: Sequence[_Column]) -> dict[str, Any]:
-    fields = text.split("\t")
-    if len(fields) < len(columns):
-        missing = columns[len(fields)]
-        problem = f"{len(fields)} of {len(columns)} fields, column {missing.number} ({missing.spelling}) is missing"
-        raise LogError(f"{path}, line {line}: {_quote(text)} has {problem}.")
-    if len(fields) > len(columns):
-        problem = f"{len(fields)} fields, but the header names {len(columns)} columns"
-        raise LogError(f"{path}, line {line}, column {len(columns) + 1}: {_quote(text)} has {problem}.")
-    row = {}
-    for column, field in zip(columns, fields, strict=True):
-        try:
-            row[column.name] = column.parse(field)
-        except ValueError as error:
-            raise column.error(path, line, field, str(error)) from None
-    return row
-
-
-def _check(path: Path, line: int, row: dict[str, Any], columns: Sequence[_Column], seen: dict[int, int]) -> None:
-    """Refuse a row that contradicts itself or an earlier one."""
-
-    def error(name: str, problem: str) -> LogError:
-        column = next(column for column in columns if column.name == name)
-        value = row[name]
-        return column.error(path, line, str(int(value) if isinstance(value, bool) else value), problem)
-
-    first = seen.setdefault(row["index"], line)
-    if first != line:
-        raise error("index", f"is already on line {first}")
+def _contradictions(row: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the columns of a row that contradict others, and how."""
     if row.get("predict") == ABSTAIN and row.get("radius", 0.0) > 0:
-        raise error("radius", "contradicts the abstention (predict -1), which has radius 0")
+        yield "radius", "contradicts the abstention (predict -1), which has radius 0"
     for correct, predict in (("correct", "predict"), ("clean_correct", "clean_predict")):
         if {correct, predict, "label"} <= row.keys() and row[correct] != (row["label"] == row[predict]):
-            raise error(correct, f"contradicts label {row['label']} and answer {row[predict]}")
+            yield correct, f"contradicts label {row['label']} and answer {row[predict]}"
 
 
 def _quote(text: str) -> str:

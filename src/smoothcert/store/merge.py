@@ -35,14 +35,8 @@ def merge_runs(runs: Sequence[str | os.PathLike[str]], output: str | os.PathLike
         "inputs": whole_selection(shards[0].config),
         "seed": seeds.pop() if len(seeds) == 1 else None,  # otherwise each row has its seed
     }
-    owners: dict[int, Path] = {}
     for run in shards:
-        found = run.table(["index"])["index"].to_pylist()
-        for index in found:
-            if index in owners:
-                raise RunError(f"input {index} is in {owners[index]} and in {run.path}; certify one of them again.")
-            owners[index] = run.path
-        _refuse_incomplete(run, found)
+        _check_inputs(run)
     sessions = [{"shard": run.config["inputs"]["shard"], **session} for run in shards for session in run.sessions]
     refuse_other_answers(folder, sessions[:1], sessions[1:])
     pieces = (piece for run in shards for piece in run.pieces() if len(piece))
@@ -73,15 +67,14 @@ def _in_order(runs: Sequence[Run]) -> list[Run]:
     count = first.config["inputs"]["shard"][1]
     missing = [f"{number}/{count}" for number in islice(range(1, count + 1), 20 + len(shards)) if number not in shards]
     if missing:
-        several, more = len(missing) > 1, ", …" if count > 20 + len(shards) else ""
-        raise RunError(
-            f"shard{'s' * several} {', '.join(missing)}{more} {'are' if several else 'is'} missing; certify with "
-            f"--shard {missing[0]}, or name {'their' if several else 'its'} run too."
-        )
+        named = ", ".join(missing) + (", …" if count > 20 + len(shards) else "")
+        raise RunError(f"missing shards: {named}; certify with --shard {missing[0]}, or name its run too.")
     return [run for _, run in sorted(shards.items())]
 
 
-def _refuse_incomplete(run: Run, found: Sequence[int]) -> None:
+def _check_inputs(run: Run) -> None:
+    """Refuse a shard with missing inputs, or with inputs of other shards."""
+    found = run.table(["index"])["index"].to_pylist()
     number, count = run.config["inputs"]["shard"]
     own = take_shard(select(run.config["data"]["size"], **whole_selection(run.config)), number, count)
     unknown = [index for index in found if index not in own]

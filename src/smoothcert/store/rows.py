@@ -198,34 +198,22 @@ def certificate_row(
 ) -> Row:
     """Make the row of an input whose true class is ``label``."""
     c, routing = certificate, certificate.routing
-    row = {
-        "index": c.index,
+    same = ("index", "radius", "p_lower", "alpha", "n", "n0", "seed", "offset", "runtime", "model", "input")
+    row = {name: getattr(c, name) for name in same}
+    row |= {name: getattr(c, name).value for name in ("norm", "guarantee", "outcome", "arithmetic")}
+    row |= {
         "label": label,
         "predict": c.label,
-        "radius": c.radius,
         "correct": c.label == label,
-        "p_lower": c.p_lower,
-        "alpha": c.alpha,
         "alpha_split": [{"bound": bound, "alpha": alpha} for bound, alpha in c.alpha_split.items()],
-        "norm": c.norm.value,
-        "guarantee": c.guarantee.value,
-        "n": c.n,
         "counts": list(c.counts),
-        "n0": c.n0,
         "selection": list(c.selection),
         "checkpoints": [{"n": n, "counts": list(counts)} for n, counts in c.checkpoints.items()],
-        "outcome": c.outcome.value,
         "decisions": [{"radius": radius, "outcome": outcome.value} for radius, outcome in c.decisions.items()],
         "stages": [{"n": stage.n, "counts": list(stage.counts)} for stage in c.stages],
         "seconds": seconds,
         "consensus": consensus,
         "sigma": sigma,
-        "seed": c.seed,
-        "arithmetic": c.arithmetic.value,
-        "offset": c.offset,
-        "runtime": c.runtime,
-        "model": c.model,
-        "input": c.input,
     }
     if routing is not None:
         row |= {"choice": routing.choice, "choice_radius": routing.radius, "core": routing.core}

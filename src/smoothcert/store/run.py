@@ -28,15 +28,6 @@ from smoothcert.store import pending, run_json
 from smoothcert.store.parts import parts_of, read_part, write_part
 from smoothcert.store.pending import PendingFile, read_pending
 from smoothcert.store.rows import SCHEMA, Row, certificate_row, check_rows
-from smoothcert.store.run_json import (
-    RunSettings,
-    config_digest,
-    parse_settings,
-    read_info,
-    refuse_other_answers,
-    rows_without_info,
-    write_info,
-)
 from smoothcert.types import RunError
 
 __all__ = ["SCHEMA", "Row", "Run", "RunWriter", "certificate_row", "flat_config", "load_run", "open_run", "write_run"]
@@ -62,9 +53,9 @@ class Run:
         return self.info["config"]  # type: ignore[no-any-return]
 
     @cached_property
-    def settings(self) -> RunSettings:
+    def settings(self) -> run_json.RunSettings:
         """The configuration with typed fields."""
-        return parse_settings(self.config, self.path)
+        return run_json.parse_settings(self.config, self.path)
 
     @property
     def sessions(self) -> list[Mapping[str, Any]]:
@@ -135,7 +126,7 @@ def load_run(path: str | os.PathLike[str]) -> Run:
         RunError: If it is not a run, is damaged, or was written by a newer version.
     """
     folder = Path(path)
-    return Run(folder, read_info(folder))
+    return Run(folder, run_json.read_info(folder))
 
 
 class RunWriter:
@@ -143,7 +134,7 @@ class RunWriter:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self._config = config_digest(run.config)
+        self._config = run_json.config_digest(run.config)
         parts = parts_of(run.path)
         sealed: dict[int, Path] = {}
         for part in parts:
@@ -169,7 +160,7 @@ class RunWriter:
         """Add facts to this session's entry in ``run.json``."""
         *earlier, current = self.run.info["sessions"]
         with _writing(self.run.path):
-            write_info(self.run.path, self.run.config, [*earlier, {**current, **facts}])
+            run_json.write_info(self.run.path, self.run.config, [*earlier, {**current, **facts}])
         self.run = load_run(self.run.path)
 
     def seal(self) -> None:
@@ -276,11 +267,11 @@ def _prepare(folder: Path, config: Mapping[str, Any], session: Mapping[str, Any]
         sessions = run.info.get("sessions", [])
         if not isinstance(sessions, list):
             raise RunError(f"{folder / run_json.NAME} is damaged (its sessions are not a list); restore it.")
-        refuse_other_answers(folder, sessions, [session])
+        run_json.refuse_other_answers(folder, sessions, [session])
         config = run.config  # that of an earlier version may have fewer entries
-    elif rows_without_info(folder, config_digest(config)):
+    elif run_json.rows_without_info(folder, run_json.config_digest(config)):
         sessions = [{"note": "earlier sessions are unknown: run.json was lost"}]
-    write_info(folder, config, [*sessions, session])
+    run_json.write_info(folder, config, [*sessions, session])
     return RunWriter(load_run(folder))
 
 
@@ -314,14 +305,14 @@ def write_run(
     folder = Path(path)
     refuse_existing(folder)
     place = folder.resolve()
-    owner = config_digest(config) if config["kind"] == "certification" else None
+    owner = run_json.config_digest(config) if config["kind"] == "certification" else None
     temporary = temporary_beside(place)
     try:
         with _writing(folder):
             temporary.mkdir(parents=True)
             for number, table in enumerate([rows] if isinstance(rows, pa.Table) else rows):
                 write_part(temporary / f"part-{number:06d}.parquet", table, owner)
-            write_info(temporary, config, [session] if isinstance(session, Mapping) else session)
+            run_json.write_info(temporary, config, [session] if isinstance(session, Mapping) else session)
             if place.exists():
                 shutil.rmtree(place)  # refuse_existing has found only leftovers in it
             os.replace(temporary, place)
