@@ -231,6 +231,9 @@ def test_a_scan_does_not_find_votes_as_results(tmp_path):
     clean_decisions(linear(), DATA, num_classes=4, batch_size=5, folder=tmp_path / "decisions")
     with pytest.raises(UsageError, match="holds neither runs nor certification logs"):
         find_results([tmp_path])
+    (result,) = find_results([tmp_path / "votes"])
+    with pytest.raises(UsageError, match="has no predict and no radius; certified accuracy needs"):
+        result.outcomes  # noqa: B018
 
 
 def test_a_progress_bar_without_a_folder(capsys):

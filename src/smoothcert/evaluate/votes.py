@@ -37,9 +37,9 @@ from smoothcert.sampling import PREDICTION, Draw, Steps
 from smoothcert.store.result import vote_matrix
 from smoothcert.store.rows import Row
 from smoothcert.store.run import differences, load_run
+from smoothcert.store.run_json import VOTES
 from smoothcert.types import ABSTAIN, Certificate, Prediction, RunError, SmoothcertError, UsageError, Votes
 
-KIND = "votes"  # of run folders
 COMPARED_INPUTS = 1000  # of a folder with the dataset
 _ALL: dict[str, Any] = {"every": 1, "start": 0, "stop": None}
 
@@ -132,7 +132,7 @@ def count_votes(
     return _stored(
         folder,
         dataset,
-        run_config(KIND, smoothed, probe, procedure, seed, cluster),
+        run_config(VOTES, smoothed, probe, procedure, seed, cluster),
         session_facts(smoothed.device, probe),
         lambda inputs, like, count: replace(evaluation, count=count).running(inputs, like, cluster),
         title=title,
@@ -181,7 +181,7 @@ def clean_decisions(
     votes = _stored(
         folder,
         dataset,
-        {"kind": KIND, "procedure": {"name": "clean decisions"}, "num_classes": num_classes},
+        {"kind": VOTES, "procedure": {"name": "clean decisions"}, "num_classes": num_classes},
         session_facts(device),
         lambda inputs, like, count: nullcontext(({}, decisions(inputs))),
         title="classify clean inputs",

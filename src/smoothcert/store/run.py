@@ -86,17 +86,17 @@ class Run:
         seen: dict[int, Path] = {}
         parts = parts_of(self.path)
         for part in parts:
-            piece = read_part(part, columns)
-            self._check(part, piece)
+            piece = self._checked(part, read_part(part, columns))
             _note(part, piece, seen)
-            yield piece.sort_by("index")
+            yield piece
         waiting = [row for row in waiting if row["index"] not in seen]
         if waiting or not parts:
-            rest = pa.Table.from_pylist(waiting, schema=SCHEMA).sort_by("index")
-            self._check(self.path / pending.NAME, rest)
-            yield rest if columns is None else rest.select([name for name in columns if name in SCHEMA.names])
+            rest = self._checked(self.path / pending.NAME, pa.Table.from_pylist(waiting, schema=SCHEMA))
+            yield rest if columns is None else rest.select([name for name in columns if name in rest.column_names])
 
-    def _check(self, file: Path, rows: pa.Table) -> None:
+    def _checked(self, file: Path, rows: pa.Table) -> pa.Table:
+        if self.config["kind"] == run_json.VOTES:  # without answers
+            rows = rows.drop_columns([name for name in ("predict", "radius") if name in rows.column_names])
         classes = None if "experts" in self.config else self.config.get("num_classes")  # those of a router are experts
         try:
             check_rows(
@@ -108,6 +108,7 @@ class Run:
             raise RunError(
                 f"{file} is damaged: {error}; delete the file and run the same command again to compute its rows again."
             ) from error
+        return rows.sort_by("index")
 
     def rows(self) -> list[Row]:
         """Read the rows as dicts, ordered by index; ``checkpoints``, ``alpha_split`` and ``decisions`` as mappings."""

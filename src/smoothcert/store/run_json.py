@@ -24,6 +24,8 @@ from smoothcert.types import RunError, wrong_path
 
 NAME = "run.json"
 FORMAT = 1
+VOTES = "votes"
+"""The kind of a run that holds votes without certificates: soft labels, or decisions of a black-box classifier."""
 
 Count = Annotated[int, Field(gt=0, lt=2**63)]
 Position = Annotated[int, Field(ge=0, lt=2**63)]
