@@ -254,9 +254,9 @@ class Slow(nn.Module):
 
 
 def test_workers_that_join_late_work_too(tmp_path, monkeypatch):
-    room = iter([1, 1, 2])
+    capacity = iter([1, 1, 2])
     monkeypatch.setattr(module, "_LOOK_SECONDS", 0.2)
-    monkeypatch.setattr(Cluster, "room", lambda self, ray: next(room, 3))
+    monkeypatch.setattr(Cluster, "capacity", lambda self, ray: next(capacity, 3))
     sizes = []
     grow = module.WorkerPool._grow
 

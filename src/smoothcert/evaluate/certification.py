@@ -94,18 +94,9 @@ def certify_dataset(
 
 
 def run_config(
-    kind: str,
-    smoothed: Smoothed,
-    probe: CheckedInput,
-    procedure: Procedure,
-    seed: int | None,
-    cluster: Cluster | None,
+    kind: str, smoothed: Smoothed, probe: CheckedInput, procedure: Procedure, seed: int | None, cluster: Cluster | None
 ) -> dict[str, Any]:
-    """Return the part of a run's configuration that does not depend on the dataset.
-
-    Raises:
-        UsageError: If the cluster spreads the members of an ensemble and the model is not an ensemble.
-    """
+    """Return the part of a run's configuration that does not depend on the dataset."""
     if cluster is not None and cluster.spread:
         require_members(smoothed.model)
     return {

@@ -27,10 +27,6 @@ def noisy_copies(run: Run, row: Mapping[str, Any], x: Tensor, count: int) -> Ten
 
     Returns:
         The copies (count, shape of x), on the CPU.
-
-    Raises:
-        UsageError: If no noisy copies were drawn for the input, or on a device that is missing here.
-        RunError: If this version draws noise differently, or the input has changed.
     """
     noise = _noise(run, row)
     drawn = row["stages"][0]["n"] if row.get("stages") else row.get("n")
@@ -57,11 +53,7 @@ def noisy_copies(run: Run, row: Mapping[str, Any], x: Tensor, count: int) -> Ten
 
 
 def check_data(run: Run, dataset: Indexable) -> None:
-    """Refuse a dataset that a run was not certified on.
-
-    Raises:
-        UsageError: If its size or an input that the run's fingerprint covers differs, or the run has no fingerprint.
-    """
+    """Refuse a dataset with another size or other inputs than the run's fingerprint."""
     known = run.settings.data
     if known is None:
         raise UsageError(f"{run.path} does not record its data, so its inputs cannot be shown.")

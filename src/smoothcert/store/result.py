@@ -41,19 +41,12 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """A run or a log.
+    """A run or a log."""
 
-    Attributes:
-        name: The name in tables and figures, unique among the results it was found with.
-        source: The run folder or the log.
-        prefix: For published ACES logs, their common prefix; the source is then the certification among them.
-        index: The inputs it is restricted to, ascending; all by default.
-    """
-
-    name: str
+    name: str  # in tables and figures, unique among the results it was found with
     source: Run | Log
-    prefix: Path | None = None
-    index: IntArray | None = None
+    prefix: Path | None = None  # of published ACES logs; the source is then the certification among them
+    index: IntArray | None = None  # the inputs it is restricted to, ascending; all by default
 
     @property
     def path(self) -> Path:
@@ -241,14 +234,15 @@ def _training(run: Run) -> list[Mapping[str, Any]]:
         source = session.get("source")
         training = source.get("training") if isinstance(source, Mapping) else None
         if isinstance(training, list) and training:
-            return training if all(map(_is_training, training)) else []
+            valid = all(
+                isinstance(entry, Mapping)
+                and {"settings", "seed", "recipe"} <= entry.keys()
+                and isinstance(entry["seed"], int)
+                and isinstance(entry["recipe"], str | None)
+                for entry in training
+            )
+            return training if valid else []
     return []
-
-
-def _is_training(entry: Any) -> bool:
-    if not isinstance(entry, Mapping) or not {"settings", "seed", "recipe"} <= entry.keys():
-        return False
-    return isinstance(entry["seed"], int) and (entry["recipe"] is None or isinstance(entry["recipe"], str))
 
 
 def load_result(path: str | os.PathLike[str]) -> Result:
@@ -271,10 +265,6 @@ def find_results(paths: Sequence[str | os.PathLike[str]]) -> list[Result]:
 
     Returns:
         Each result once, in the order found. Equal names get as many parent folders as needed to differ.
-
-    Raises:
-        UsageError: If a path does not exist, or contains no results.
-        RunError, LogError: If a run or a log is damaged.
     """
     found: dict[Path, Result] = {}
     for path in map(Path, paths):

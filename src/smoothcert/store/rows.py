@@ -68,11 +68,7 @@ _KINDS = {"norm": Norm, "guarantee": Guarantee, "arithmetic": Arithmetic}
 
 
 def typed(table: pa.Table) -> pa.Table:
-    """Cast a table to the column types of a run.
-
-    Raises:
-        ValueError: If a column appears twice or has another type, or a list has gaps.
-    """
+    """Cast a table to the column types of a run; raise ``ValueError`` where that is not possible."""
     names = table.column_names
     if "index" not in names:
         raise ValueError("it has no column index")
@@ -114,15 +110,12 @@ def mistyped_row(rows: Sequence[Row]) -> int | None:
 
 
 def check_rows(table: pa.Table, *, num_classes: int | None = None, needs_norm: bool = False) -> None:
-    """Check the columns that are present, of the types of a run.
+    """Raise ``ValueError`` if a row is invalid; columns that are missing are not checked.
 
     Args:
-        table: The rows.
+        table: Rows with the types of a run.
         num_classes: The number of classes, if known.
         needs_norm: Whether every row must have a norm; rows of imported logs may lack it.
-
-    Raises:
-        ValueError: If a row is invalid.
     """
     if not len(table):
         return
@@ -190,11 +183,7 @@ def _array(values: Any) -> NDArray[Any]:
 
 
 def certificate_row(
-    certificate: Certificate,
-    label: int,
-    seconds: float,
-    consensus: float | None = None,
-    sigma: float | None = None,
+    certificate: Certificate, label: int, seconds: float, consensus: float | None = None, sigma: float | None = None
 ) -> Row:
     """Make the row of an input whose true class is ``label``."""
     c, routing = certificate, certificate.routing

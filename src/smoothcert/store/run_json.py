@@ -84,27 +84,17 @@ class InputSettings(_Settings):
 
 
 class RunSettings(_Settings):
-    """The configuration of a run; imported logs and earlier versions lack some fields.
+    """The configuration of a run; imported logs and earlier versions lack some fields."""
 
-    Attributes:
-        kind: ``certification``, ``votes``, or ``imported`` and the kind of a log.
-        noise: The noise; with experts, that of the selector.
-        experts: The experts of a router.
-        sigma: How the noise scale of each input was chosen, where each input has one.
-        guarantee: The guarantee, where it does not follow from the noise and the procedure.
-        seed: The seed of the noise; None where shards had different ones.
-        num_classes: The number of classes; of a router, the number of experts.
-    """
-
-    kind: str
+    kind: str  # "certification", "votes", or "imported" and the kind of a log
     procedure: ProcedureSettings = ProcedureSettings()
-    noise: NoiseSettings | None = None
-    experts: list[dict[str, Any]] | None = None
-    sigma: dict[str, Any] | None = None
-    guarantee: str | None = None
+    noise: NoiseSettings | None = None  # with experts, that of the selector
+    experts: list[dict[str, Any]] | None = None  # of a router
+    sigma: dict[str, Any] | None = None  # how the noise scale of each input was chosen, where each input has one
+    guarantee: str | None = None  # where it does not follow from the noise and the procedure
     stream: StreamSettings = StreamSettings()
-    seed: Position | None = None
-    num_classes: Count | None = None
+    seed: Position | None = None  # None where shards had different ones
+    num_classes: Count | None = None  # of a router, the number of experts
     data: DataSettings | None = None
     inputs: InputSettings = InputSettings()
 

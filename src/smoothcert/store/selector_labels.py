@@ -19,16 +19,8 @@ def certifiable(run: Run, eta: float = 0.5) -> tuple[Indices, Indices]:
     These are the labels of a selection network of ACES (Horváth et al., 2022, App. D.3.2, with n = 1000 and η = 0.5
     or 0.95).
 
-    Args:
-        run: A run over training inputs.
-        eta: The share η, strictly between 0 and 1.
-
     Returns:
         The index of each input, and its label.
-
-    Raises:
-        UsageError: If η lies outside (0, 1).
-        RunError: If the run has no votes.
     """
     if not 0 < eta < 1:
         raise UsageError(f"eta must lie strictly between 0 and 1, got {eta}.")
@@ -40,18 +32,11 @@ def certifiable(run: Run, eta: float = 0.5) -> tuple[Indices, Indices]:
 def best_of(runs: Sequence[Run]) -> tuple[Indices, Indices]:
     """Label inputs with the position of the run that proves the largest radius.
 
-    These are the labels of a router's selector. Where no run has a correct answer, the run with the largest share of
-    votes for the true class is the best.
-
-    Args:
-        runs: Runs over the same training inputs, one for each expert.
+    These are the labels of a router's selector, from a run over the same inputs for each expert. Where no run has a
+    correct answer, the run with the largest share of votes for the true class is the best.
 
     Returns:
         The index of each input, and the position of its best run.
-
-    Raises:
-        UsageError: If there are fewer than two runs, or their inputs, n, α or norm differ.
-        RunError: If a run has no votes.
     """
     if len(runs) < 2:
         raise UsageError(f"choosing between runs needs at least two of them, got {len(runs)}.")

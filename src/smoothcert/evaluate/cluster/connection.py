@@ -77,7 +77,7 @@ class Cluster:
             if not before:
                 ray.shutdown()
 
-    def room(self, ray: Any) -> int:
+    def capacity(self, ray: Any) -> int:
         """Return how many workers fit on the nodes that are alive."""
         if self.workers is not None:
             return self.workers

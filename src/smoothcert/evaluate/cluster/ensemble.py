@@ -34,14 +34,13 @@ BATCHES = 8
 def distributed_ensemble(
     cluster: Cluster, model: Any, x: Tensor, *, like: Mapping[str, Any] | None = None, **options: Any
 ) -> Iterator[Runtime]:
-    """Share the members of an ensemble between workers.
+    """Share the members of an ensemble between workers, by default one for each member.
 
     Args:
-        cluster: The cluster; by default it has one worker for each member.
+        cluster: The cluster.
         model: The ensemble.
         x: An input.
-        like: ``Runtime.settings()`` of the members in an earlier session, to use again.
-        options: How to run members, as for :func:`smoothcert.sampling.runtimes.prepare`.
+        like, options: How to run members, as for :func:`smoothcert.sampling.runtimes.prepare`.
 
     Yields:
         A runtime of the ensemble with the same votes as in one process; ``notes["member"]`` has the members' settings.
@@ -77,7 +76,7 @@ class _Members:
     ) -> None:
         self._ray, self._cluster, self._model, self._x, self._options = ray, cluster, model, x, options
         self._actor = cluster.actor(ray, MemberWorker)
-        count = min(cluster.room(ray), len(model.members))
+        count = min(cluster.capacity(ray), len(model.members))
         self._shares = [range(len(model.members))[number::count] for number in range(count)]
         self._packed = [
             ray.put(pack([model.members[place] for place in share], ray.cloudpickle)) for share in self._shares

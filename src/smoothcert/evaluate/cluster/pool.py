@@ -27,14 +27,7 @@ _WAIT_SECONDS = 60.0  # without any worker before the user is warned
 def worker_pool(
     cluster: Cluster, work: Work, inputs: int, *, like: Mapping[str, Any] | None = None
 ) -> Iterator[WorkerPool]:
-    """Start workers for a number of inputs, and stop them at the end of the block.
-
-    Yields:
-        The pool, once its first worker is ready.
-
-    Raises:
-        SmoothcertError: If the work cannot begin, workers cannot start, or their versions differ.
-    """
+    """Start workers for a number of inputs, yield the pool once one is ready, and stop all at the end of the block."""
     with cluster.connected() as ray:
         pool = WorkerPool(ray, cluster, ray.put(pack(work, ray.cloudpickle)), like)
         try:
@@ -90,11 +83,7 @@ class WorkerPool:
             list(self._reports())
 
     def run(self, inputs: Iterable[Item], count: int) -> Iterator[Item]:
-        """Yield the answer of each of ``count`` inputs as soon as it is reported; inputs are read as they are leased.
-
-        Raises:
-            SmoothcertError: If the work fails, or too many workers were lost with the same input.
-        """
+        """Yield the answer of each of ``count`` inputs once it is reported; inputs are read as they are leased."""
         queue = _Queue(iter(inputs), count)
         while queue.left or any(member.leased for member in self._members):
             self._grow(queue.left)
@@ -135,7 +124,7 @@ class WorkerPool:
         """Start more workers if they fit on the cluster and have something to do."""
         if time.perf_counter() - self._looked > _LOOK_SECONDS:
             self._looked = time.perf_counter()
-            for _ in range(min(self._cluster.room(self._ray), left + self.size) - len(self._members)):
+            for _ in range(min(self._cluster.capacity(self._ray), left + self.size) - len(self._members)):
                 self._start()
 
     def _reports(self, queue: _Queue | None = None) -> Iterator[Item]:
