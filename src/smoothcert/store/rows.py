@@ -142,7 +142,7 @@ def _problems(table: pa.Table, num_classes: int | None, needs_norm: bool) -> Ite
         if name in there:
             values = _array(table[name])
             yield values < lowest, f"has a negative {name}"
-            if num_classes is not None and name != "index":
+            if num_classes is not None and name == "predict":  # labels may be classes that the model does not have
                 yield values >= num_classes, f"has a {name} beyond the {num_classes} classes"
     for name in ("radius", "p_lower", "sigma", "seconds", "choice_radius", "offset"):
         if name in there:
