@@ -30,7 +30,7 @@ VOTES = "votes"
 Count = Annotated[int, Field(gt=0, lt=2**63)]
 Position = Annotated[int, Field(ge=0, lt=2**63)]
 Whole = Annotated[int, Field(gt=-(2**63), lt=2**63)]
-Probability = Annotated[float, Field(gt=0, lt=1)]
+Probability = Annotated[float, Field(gt=0, le=1)]  # 1 for votes, which prove nothing
 
 
 class _Settings(BaseModel):
