@@ -54,8 +54,8 @@ def test_shards_become_the_run_without_shards(run, certify, tmp_path, monkeypatc
     assert certify("--run", "united")[0] == 0
     message = refusal(run("merge", *folders, "-o", "united"), 1)
     assert "united exists already; choose a new or empty folder" in message
-    assert "shard 2/2 is missing" in refusal(run("merge", folders[0], "-o", "other"), 1)
-    assert "is no shard" in refusal(run("merge", folders[0], "whole", "-o", "other"), 2)
+    assert "missing shards: 2/2" in refusal(run("merge", folders[0], "-o", "other"), 1)
+    assert "is not a shard" in refusal(run("merge", folders[0], "whole", "-o", "other"), 2)
 
 
 @pytest.mark.parametrize(
@@ -97,6 +97,7 @@ def test_a_row_cut_short_is_said_in_one_sentence(checkpoint, certify, tmp_path):
     done = subprocess.run([sys.executable, "-m", "smoothcert", *map(str, command)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert (
-        f"smoothcert: {tmp_path}/run/pending.jsonl ended in the middle of a row; it is computed anew.\n" in done.stderr
+        f"smoothcert: {tmp_path}/run/pending.jsonl ends in the middle of a row, which is computed again.\n"
+        in done.stderr
     )
     assert "UserWarning" not in done.stderr

@@ -172,7 +172,7 @@ def test_the_inputs_of_a_lost_worker_go_to_others(tmp_path, spread):
 @pytest.mark.filterwarnings("ignore:a worker was lost")
 def test_an_input_that_kills_every_worker_ends_the_run_and_the_rest_stays(tmp_path):
     smoothed = mortal(tmp_path, 1000)
-    with pytest.raises(SmoothcertError, match=r"3 workers were lost with input \d+ .*look at their memory"):
+    with pytest.raises(SmoothcertError, match=r"3 workers were lost with input \d+ .*check their memory"):
         certify(tmp_path / "run", smoothed, cluster=TWO)
     for life in (tmp_path / "lives").iterdir():
         life.unlink(missing_ok=True)  # a worker may have taken it
@@ -255,9 +255,9 @@ class Slow(nn.Module):
 
 
 def test_workers_that_join_late_work_too(tmp_path, monkeypatch):
-    room = iter([1, 1, 2])
+    capacity = iter([1, 1, 2])
     monkeypatch.setattr(module, "_LOOK_SECONDS", 0.2)
-    monkeypatch.setattr(Cluster, "room", lambda self, ray: next(room, 3))
+    monkeypatch.setattr(Cluster, "capacity", lambda self, ray: next(capacity, 3))
     sizes = []
     grow = module.WorkerPool._grow
 

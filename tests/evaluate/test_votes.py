@@ -21,7 +21,7 @@ from smoothcert.evaluate import clean_decisions, count_votes
 from smoothcert.sampling import Pool
 from smoothcert.sampling.copies import NoisyCopies
 from smoothcert.sampling.seeds import HOLDOUT, PREDICTION
-from smoothcert.store import write_run
+from smoothcert.store import find_results, write_run
 from smoothcert.store.rows import SCHEMA
 from smoothcert.types import RunError, SmoothcertError, UsageError
 
@@ -191,12 +191,28 @@ def stored(folder: Path, change) -> Path:
 
 
 @pytest.mark.parametrize(
-    "counts", [[50, 1, 0, 0], [51, -1, 0, 0], [0, 0, 0, 0], [50, 0, 0], None, [2**62, 2**62, 2**62, 2**62]]
+    ("counts", "match"),
+    [
+        ([50, 1, 0, 0], r"parquet is damaged: the row of input 5 has counts that .*; delete the file and run the same"),
+        ([51, -1, 0, 0], "the row of input 5 has counts that are negative"),
+        ([2**62, 2**62, 2**62, 2**62], "the row of input 5 has counts that are negative or more than its samples"),
+        ([0, 0, 0, 0], "holds invalid votes; delete it to count them again"),
+        ([50, 0, 0], "counts must hold equally many counts in every row"),
+        (None, "counts must hold equally many counts in every row"),
+    ],
 )
-def test_votes_that_cannot_be_right_are_refused(tmp_path, counts):
+def test_invalid_votes_are_refused(tmp_path, counts, match):
     count(tmp_path / "votes")
     folder = stored(tmp_path / "votes", lambda rows: rows[5].update(counts=counts))
-    with pytest.raises(RunError, match="holds votes that cannot be right; delete it to count again"):
+    with pytest.raises(RunError, match=match):
+        count(folder)
+
+
+@pytest.mark.parametrize("n", [49, None])
+def test_votes_of_another_number_of_samples_are_refused(tmp_path, n):
+    count(tmp_path / "votes")
+    folder = stored(tmp_path / "votes", lambda rows: rows[5].update(n=n, counts=[49, 0, 0, 0]))
+    with pytest.raises(RunError, match="holds invalid votes"):
         count(folder)
 
 
@@ -204,8 +220,26 @@ def test_a_damaged_part_is_refused(tmp_path):
     count(tmp_path / "votes")
     (part,) = (tmp_path / "votes").glob("part-*.parquet")
     part.write_bytes(part.read_bytes()[:-8])
-    with pytest.raises(RunError, match="is damaged"):
+    with pytest.raises(RunError, match=r"part-000000\.parquet is damaged .*; delete it and run the same command again"):
         count(tmp_path / "votes")
+    part.unlink()
+    assert np.array_equal(count(tmp_path / "votes"), count())
+
+
+def test_a_scan_does_not_find_votes_as_results(tmp_path):
+    count(tmp_path / "votes")
+    clean_decisions(linear(), DATA, num_classes=4, batch_size=5, folder=tmp_path / "decisions")
+    with pytest.raises(UsageError, match="holds neither runs nor certification logs"):
+        find_results([tmp_path])
+    (result,) = find_results([tmp_path / "votes"])
+    with pytest.raises(UsageError, match="has no predict and no radius; certified accuracy needs"):
+        result.outcomes  # noqa: B018
+
+
+def test_a_progress_bar_without_a_folder(capsys):
+    smoothed = Smoothed(linear(), Gaussian(0.5), input_range=None)
+    assert count_votes(smoothed, DATA, 50, progress=True).sum() == 50 * len(DATA)
+    assert "count votes" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("folder", [None, "decisions"])

@@ -292,7 +292,7 @@ def damaged(tmp_path, digits_runs, **columns):
         ({"radius": -0.5}, "input 12 has a radius that is not a number from 0"),
         ({"radius": None}, "input 12 has no radius"),
         ({"label": None}, "input 12 has no label"),
-        ({"label": 10}, "input 12 has a label beyond the 10 classes"),
+        ({"predict": 10}, "input 12 has a predict beyond the 10 classes"),
         ({"predict": -2}, "input 12 has a negative predict"),
         ({"predict": -1, "radius": 0.25}, "input 12 abstains, but has a radius above 0"),
         ({"index": 8}, "input 8 appears twice"),

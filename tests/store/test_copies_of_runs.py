@@ -113,7 +113,7 @@ def test_noise_that_this_version_does_not_draw(certified, tmp_path):
     row, x = certified.rows()[0], DIGITS[0][0]
     for stream, error, words in (
         ({"block": 10, "device": "cpu"}, RunError, "blocks of 10, not of 20"),
-        ({"block": 20, "device": "cuda:99"}, UsageError, "drew its noise on cuda:99, which is not here"),
+        ({"block": 20, "device": "cuda:99"}, UsageError, "drew its noise on cuda:99, which is missing here"),
     ):
         info = {**certified.info, "config": {**certified.config, "stream": stream}}
         (tmp_path / "run.json").write_text(json.dumps(info))

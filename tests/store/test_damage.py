@@ -1,4 +1,4 @@
-"""A run notices a change of any byte in any of its files, and says how to go on."""
+"""A run notices a change of any byte in any of its files, and its errors say how to continue."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from smoothcert import Certificate, Guarantee, Norm
-from smoothcert.store import load_run, open_run, write_run
+from smoothcert.store import load_run, open_run, run_json, write_run
 from smoothcert.store import run as run_module
 from smoothcert.store.parts import read_part
 from smoothcert.store.pending import read_pending
@@ -116,7 +116,7 @@ def test_pages_have_checksums(folder):
         pq.ParquetFile(part, page_checksum_verification=True).read()
 
 
-def test_a_damaged_part_is_deleted_and_computed_anew(folder):
+def test_a_damaged_part_is_deleted_and_computed_again(folder):
     part = folder / "part-000000.parquet"
     flip(part, 100)
     with pytest.raises(
@@ -128,7 +128,7 @@ def test_a_damaged_part_is_deleted_and_computed_anew(folder):
     assert indices(folder) == [*range(6)]
 
 
-def test_a_damaged_line_is_deleted_and_computed_anew(folder):
+def test_a_damaged_line_is_deleted_and_computed_again(folder):
     file = folder / "pending.jsonl"
     place = file.read_bytes().index(b'"radius": 0.3') + 12
     flip(file, place)  # another digit: still JSON
@@ -166,12 +166,12 @@ def test_a_cut_in_the_line_that_counts_is_noticed(folder):
     assert indices(folder) == [*range(6)]
 
 
-def test_a_row_cut_short_by_a_kill_is_computed_anew_with_a_word(folder):
+def test_a_row_cut_short_by_a_kill_is_computed_again_with_a_warning(folder):
     file = folder / "pending.jsonl"
     with file.open("ab") as stream:
         stream.write(file.read_bytes().splitlines()[1][:70])
     assert indices(folder) == [*range(6)]
-    with pytest.warns(UserWarning, match=r"pending.jsonl ended in the middle of a row; it is computed anew"):
+    with pytest.warns(UserWarning, match=r"pending.jsonl ends in the middle of a row, which is computed again"):
         fill(folder, range(7))
     assert indices(folder) == [*range(7)]
 
@@ -192,7 +192,7 @@ def test_a_row_that_is_not_counted_yet_is_kept(folder, recwarn):
 def test_without_run_json_the_same_command_keeps_the_rows(folder, loss):
     if loss == "flip":
         flip(folder / "run.json", 50)
-        with pytest.raises(RunError, match=r"run.json is damaged .*; delete it and run the same certify command again"):
+        with pytest.raises(RunError, match=r"run.json is damaged .*; delete it and run the same command again"):
             fill(folder, range(8))
     parts = (folder / "part-000000.parquet").stat().st_mtime_ns
     (folder / "run.json").unlink()
@@ -234,7 +234,7 @@ def test_runs_of_earlier_versions_are_read_and_continued(tmp_path):
 def test_damage_to_runs_of_earlier_versions_is_named_where_it_shows(tmp_path):
     folder = old_run(tmp_path / "run")
     flip(folder / "run.json", 0)
-    with pytest.raises(RunError, match=r"run.json is damaged .*; restore it, or certify into another folder"):
+    with pytest.raises(RunError, match=r"run.json is damaged .*; restore it, or choose another run folder"):
         load_run(folder)
     part = folder / "part-000000.parquet"
     flip(folder / "run.json", 0)
@@ -246,7 +246,7 @@ def test_damage_to_runs_of_earlier_versions_is_named_where_it_shows(tmp_path):
         flip(part, place, 0x40)
     assert indices(folder) == [0, 1, 2, 3]
     (folder / "run.json").unlink()
-    with pytest.raises(RunError, match=r"part-000000.parquet does not tell its configuration"):
+    with pytest.raises(RunError, match=r"part-000000.parquet does not record its configuration"):
         fill(folder, range(6))
 
 
@@ -275,7 +275,7 @@ def test_ctrl_c_while_opening_leaves_no_lock(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_module, "write_info", stopped)
+        patch.setattr(run_json, "write_info", stopped)
         with pytest.raises(KeyboardInterrupt):
             fill(tmp_path / "run", range(2))
     fill(tmp_path / "run", range(2))
@@ -288,7 +288,7 @@ def test_a_table_is_stored_whole_or_not_at_all(tmp_path, monkeypatch):
 
     table = pa.table({"index": [0, 1]})
     with monkeypatch.context() as patch:
-        patch.setattr(run_module, "write_info", full)
+        patch.setattr(run_json, "write_info", full)
         with pytest.raises(RunError, match=r"cannot write to .*No space left"):
             write_run(tmp_path / "run", table, CONFIG, {})
     assert os.listdir(tmp_path) == []

@@ -74,7 +74,7 @@ def test_a_run_of_an_earlier_version_is_read_and_continued(tmp_path, kind):
     assert earlier.config == config
     assert votes(earlier) == votes(whole)[:9]
     assert all(row.get(name) is None for row in earlier.rows() for name in NEW_COLUMNS)  # unknown, not assumed
-    with pytest.warns(UserWarning, match="was begun by an earlier version, which did not record the code"):
+    with pytest.warns(UserWarning, match="was started by an earlier version, which did not record the code"):
         after = certify(make(), run.path, procedure)  # the run tells its seed
     assert after.config == config
     assert votes(after) == votes(whole)
@@ -161,11 +161,11 @@ def test_a_model_that_answers_otherwise_does_not_continue_a_run(tmp_path):
     (session,) = run.info["sessions"]
     moved = [[top, value + 1, mean] for top, value, mean in session["probe"]]
     write_info(run.path, run.config, [{**session, "probe": moved}])
-    with pytest.raises(RunError, match=r"gives other logits for the same inputs than when .* was begun"):
+    with pytest.raises(RunError, match=r"returns other logits for the same inputs than when .* was started"):
         certify(linear(), run.path)
     for probe in ("a table", [[1.0], [2.0]], [["x", "y", "z"]]):
         write_info(run.path, run.config, [{**session, "probe": [probe]}])
-        with pytest.raises(RunError, match=r"run\.json is damaged|gives other logits"):
+        with pytest.raises(RunError, match=r"run\.json is damaged|returns other logits"):
             certify(linear(), run.path)
 
 

@@ -96,7 +96,7 @@ def test_a_line_cut_by_a_kill_is_dropped_and_written_again(tmp_path, cut):
     pending = tmp_path / "run" / "pending.jsonl"
     pending.write_bytes(pending.read_bytes()[:-cut])
     assert indices(tmp_path / "run") == [0, 1]
-    with pytest.warns(UserWarning, match="ended in the middle of a row"):
+    with pytest.warns(UserWarning, match="ends in the middle of a row"):
         fill(tmp_path / "run", range(4))
     assert indices(tmp_path / "run") == [0, 1, 2, 3]
 

@@ -115,9 +115,9 @@ def test_the_data_of_a_shard_are_recognized(shards):
 
 
 def test_missing_and_doubled_shards_are_refused(shards, tmp_path):
-    with pytest.raises(RunError, match=r"^shard 2/3 is missing; certify with --shard 2/3, or name its run too"):
+    with pytest.raises(RunError, match=r"^missing shards: 2/3; certify with --shard 2/3, or name its run too"):
         merge_runs([shards[0], shards[2]], tmp_path / "out")
-    with pytest.raises(RunError, match="shards 1/3, 2/3 are missing"):
+    with pytest.raises(RunError, match="missing shards: 1/3, 2/3;"):
         merge_runs([shards[2]], tmp_path / "out")
     with pytest.raises(UsageError, match="are both shard 1; give each shard once"):
         merge_runs([shards[0], *shards], tmp_path / "out")
@@ -128,7 +128,7 @@ def test_missing_and_doubled_shards_are_refused(shards, tmp_path):
 
 def test_runs_that_are_no_shards_are_refused(shards, tmp_path):
     certify(tmp_path / "whole", start=3)
-    with pytest.raises(UsageError, match="whole is no shard; merge unites runs certified with --shard"):
+    with pytest.raises(UsageError, match="whole is not a shard; merge unites runs certified with --shard"):
         merge_runs([*shards[:2], tmp_path / "whole"], tmp_path / "out")
     with pytest.raises(RunError, match="is not a run folder"):
         merge_runs([*shards[:2], tmp_path], tmp_path / "out")
@@ -144,7 +144,7 @@ def test_runs_that_are_no_shards_are_refused(shards, tmp_path):
 )
 def test_shards_of_another_configuration_are_refused(shards, tmp_path, options, match):
     certify(tmp_path / "other", **options)
-    with pytest.raises(RunError, match=f"are no shards of one run .*{match}"):
+    with pytest.raises(RunError, match=f"are not shards of one run .*{match}"):
         merge_runs([*shards[:2], tmp_path / "other"], tmp_path / "out")
 
 
@@ -161,7 +161,7 @@ def test_an_unfinished_shard_is_refused_and_what_it_lacks_is_named(shards, tmp_p
 def test_overlapping_rows_are_refused(shards, tmp_path):
     second, third = load_run(shards[1]), load_run(shards[2])
     wrong = write_run(tmp_path / "third", second.table(), third.config, {})
-    with pytest.raises(RunError, match=r"input 4 is in .*2 and in .*third; certify one of them anew"):
+    with pytest.raises(RunError, match=r"third holds input 4, which is not in shard 3/3; certify it again"):
         merge_runs([*shards[:2], wrong.path], tmp_path / "out")
     strange = write_run(tmp_path / "first", third.table(), load_run(shards[0]).config, {})
     with pytest.raises(RunError, match=r"first holds input 5, which is not in shard 1/3"):

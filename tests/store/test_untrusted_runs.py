@@ -123,7 +123,7 @@ def test_strange_sessions_tell_no_training(tmp_path, sessions):
 def test_sessions_that_cannot_be_continued(tmp_path):
     path = written(tmp_path / "run")
     sealed(path, sessions=7)
-    with pytest.raises(RunError, match="its sessions are no list"), open_run(path, CONFIG, {}):
+    with pytest.raises(RunError, match="its sessions are not a list"), open_run(path, CONFIG, {}):
         pass
 
 
@@ -208,7 +208,7 @@ def test_parts_that_do_not_fit_together(tmp_path):
 def test_rows_that_keep_no_votes_for_a_selector(tmp_path, changes):
     run, other = load_run(written(tmp_path / "a", **changes)), load_run(written(tmp_path / "b"))
     for use in (lambda: certifiable(run), lambda: best_of([run, other])):
-        with pytest.raises(RunError, match=r"keeps no votes|part-000000\.parquet is damaged"):
+        with pytest.raises(RunError, match=r"has no votes|part-000000\.parquet is damaged"):
             use()
 
 
@@ -234,7 +234,7 @@ def test_noisy_copies_that_cannot_be_drawn_again(tmp_path, changes, index):
 @pytest.mark.parametrize("stream", [{"block": BLOCK}, {"block": BLOCK, "device": "moon"}])
 def test_noisy_copies_of_no_device(tmp_path, stream):
     run = load_run(written(tmp_path / "run", {**CONFIG, "stream": stream}))
-    with pytest.raises(UsageError, match="which is not here"):
+    with pytest.raises(UsageError, match="which is missing here"):
         noisy_copies(run, run.rows()[0], torch.zeros(2, 2), 3)
 
 
@@ -248,7 +248,7 @@ def test_noisy_copies_of_no_device(tmp_path, stream):
 )
 def test_shards_that_do_not_tell_their_inputs(tmp_path, changes):
     path = written(tmp_path / "run", {**CONFIG, **changes})
-    with pytest.raises(RunError, match="does not tell its inputs"):
+    with pytest.raises(RunError, match="does not record its inputs"):
         merge_runs([path], tmp_path / "united")
 
 
@@ -263,7 +263,7 @@ def test_shards_with_strange_sessions_are_united(tmp_path, sessions):
 def test_shards_and_inputs_beyond_number(tmp_path):
     inputs = {"every": 1, "start": 0, "stop": None}
     many = written(tmp_path / "a", {**CONFIG, "inputs": {**inputs, "shard": [1, 2**62]}, "data": {"size": 1}})
-    with pytest.raises(RunError, match=rf"shards 2/{2**62}, .*, … are missing"):
+    with pytest.raises(RunError, match=rf"missing shards: 2/{2**62}, .*, …;"):
         merge_runs([many], tmp_path / "united")
     large = written(tmp_path / "b", {**CONFIG, "inputs": {**inputs, "shard": [1, 1]}, "data": {"size": 2**62}})
     with pytest.raises(RunError, match=rf"{2**62 - 1} of its {2**62} inputs are missing \(1, 2, 3, 4, 5, …\)"):

@@ -394,7 +394,7 @@ class TestFolder:
         ),
         (
             {"objective": "stability", "classifier": Service(Linear()), "surrogates": [Linear(classes=4)]},
-            r"must give 4 logits for each of 16 inputs, as the surrogates do, but gave \(16, 3\)",
+            r"must return 4 logits for each of 16 inputs, as the surrogates do, but returned \(16, 3\)",
         ),
         ({"surrogates": [lambda x: x]}, "a surrogate must be a torch.nn.Module with gradients, got function"),
         ({"classifier": nn.Identity()}, r"a row of logits for each of 2 inputs, but gave shape \(2, 1, 4, 4\)"),

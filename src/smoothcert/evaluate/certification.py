@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,11 @@ from smoothcert.certify.inputs import CheckedInput
 from smoothcert.certify.smoothed import fresh_seed
 from smoothcert.data.subset import Indexable, data_fingerprint, labelled_input, select, take_shard
 from smoothcert.evaluate.cluster import Cluster, require_members
-from smoothcert.evaluate.driver import Answered, Answers, Evaluation, fill_run, session_facts
+from smoothcert.evaluate.driver import Evaluation, fill_run, session_facts
 from smoothcert.sampling import BLOCK
 from smoothcert.store.parts import parts_of, read_part
 from smoothcert.store.pending import read_pending
-from smoothcert.store.rows import Row, certificate_row
+from smoothcert.store.rows import certificate_row
 from smoothcert.store.run import Run, load_run
 from smoothcert.types import Guarantee, UsageError
 
@@ -57,9 +57,6 @@ def certify_dataset(
         source: Where the model came from (checkpoint file and hash), recorded in ``run.json``.
         cluster: The Ray cluster whose workers certify; by default this process does. Only this process writes.
 
-    Returns:
-        The finished run.
-
     Raises:
         UsageError: If no input is selected, an input or the model's output is invalid, or a shard is given for a
             classifier with a memory.
@@ -69,57 +66,39 @@ def certify_dataset(
     own = indices if shard is None else take_shard(indices, *shard)
     if shard is not None and smoothed.memory is not None:
         raise UsageError("a memory needs all inputs in one run, in their order; certify without a shard.")
-    if cluster is not None and cluster.spread:
-        require_members(smoothed.model)
     sealed = smoothed.sealed()
     probe = CheckedInput(smoothed.check(labelled_input(dataset, indices[0])[0], procedure), sealed)
     if seed is None:
         seed = known_seed(run)
-    inputs = {"every": every, "start": start, "stop": stop, **({} if shard is None else {"shard": list(shard)})}
     config = run_config("certification", smoothed, probe, procedure, seed, cluster)
-    config |= {"data": data_fingerprint(dataset, indices), "inputs": inputs}
-    session = {
-        **session_facts(smoothed.device, source),
-        "probe": sealed.probe(probe.tensor.shape),
-        "dimension": probe.tensor.numel(),
-    }
-
-    def started(
-        inputs: Iterator[tuple[int, Any]], like: Mapping[str, Any] | None, count: int
-    ) -> AbstractContextManager[tuple[dict[str, Any], Answers]]:
-        if cluster is None:
-            inputs = ((index, probe if index == indices[0] else x) for index, x in inputs)
-        evaluation = Evaluation(smoothed, procedure, probe, fresh_seed() if seed is None else seed, count)
-        return evaluation.running(inputs, like, cluster)
-
-    def row(one: Answered, index: int, label: int) -> Row:
-        return certificate_row(one.answer, label, one.seconds, one.consensus, one.sigma)
-
-    with nullcontext() if cluster is None else cluster.connected():
-        return fill_run(
-            run,
-            dataset,
-            own,
-            config,
-            session,
-            started,
-            row,
-            title="certify",
-            progress=progress,
-            resume=lambda answered: None if smoothed.memory is None else smoothed.memory.resume(answered),
-            early=procedure.decides_early,
-        )
+    config["data"] = data_fingerprint(dataset, indices)
+    config["inputs"] = {"every": every, "start": start, "stop": stop}
+    if shard is not None:
+        config["inputs"]["shard"] = list(shard)
+    noise_seed = fresh_seed() if seed is None else seed
+    evaluation = Evaluation(smoothed, procedure, probe, indices[0], noise_seed, len(own))
+    return fill_run(
+        run,
+        dataset,
+        own,
+        config,
+        session_facts(smoothed.device, probe, source),
+        lambda inputs, like, count: replace(evaluation, count=count).running(inputs, like, cluster),
+        lambda one, index, label: certificate_row(one.answer, label, one.seconds, one.consensus, one.sigma),
+        title="certify",
+        progress=progress,
+        cluster=cluster,
+        resume=lambda answered: None if smoothed.memory is None else smoothed.memory.resume(answered),
+        early=procedure.decides_early,
+    )
 
 
 def run_config(
-    kind: str,
-    smoothed: Smoothed,
-    probe: CheckedInput,
-    procedure: Procedure,
-    seed: int | None,
-    cluster: Cluster | None,
+    kind: str, smoothed: Smoothed, probe: CheckedInput, procedure: Procedure, seed: int | None, cluster: Cluster | None
 ) -> dict[str, Any]:
     """Return the part of a run's configuration that does not depend on the dataset."""
+    if cluster is not None and cluster.spread:
+        require_members(smoothed.model)
     sigma = {}
     if smoothed.sigma is not None:
         guarantee = Guarantee.POINTWISE if smoothed.memory is None else Guarantee.MEMORY
@@ -143,17 +122,13 @@ def run_config(
 
 
 def known_seed(run: str | os.PathLike[str]) -> int | None:
-    """Return the seed of the run in a folder, a fresh one for a new run, or None for a run merged from several seeds.
-
-    Raises:
-        RunError: If a file of the run is damaged.
-    """
+    """Return the seed of the run in a folder, or a fresh one; None for a run merged from several seeds."""
     folder = Path(run)
     if (folder / "run.json").exists():
         return load_run(run).settings.seed
-    rows = read_pending(folder).rows  # run.json may be lost while the rows are there
+    rows = read_pending(folder).rows  # rows may exist without run.json
     for part in parts_of(folder):
-        rows = [*rows, *read_part(part, ["index", "seed"]).to_pylist()]
+        rows += read_part(part, ["index", "seed"]).to_pylist()
     seeds = {row.get("seed") for row in rows}
     if len(seeds) > 1:
         return None

@@ -8,7 +8,7 @@ import platform
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from importlib.metadata import version
@@ -27,69 +27,60 @@ from smoothcert.progress import Bar
 from smoothcert.sampling.copies import input_digest
 from smoothcert.store.rows import Row
 from smoothcert.store.run import Run, load_run, open_run
-from smoothcert.types import ABSTAIN, Certificate, Outcome, Prediction, RunError, Votes
+from smoothcert.types import ABSTAIN, Certificate, Outcome, RunError
 
 USUAL_SAMPLES = 100_000
-"""Samples per input in the papers; early decisions are compared with them."""
+"""Samples per input in the papers; the progress bar compares early decisions with them."""
 
 WRONG = "certified but wrong"
 
 COMPARED_INPUTS = 16
-"""About how many inputs of a resumed run are read again to notice other data."""
+"""About how many inputs of a resumed run are compared with the dataset."""
 
 
 @dataclass(frozen=True)
 class Answered:
-    """The answer for one input, and what it took.
-
-    Attributes:
-        answer: The certificate, prediction or votes.
-        seconds: The time spent on it.
-        input: The hash of the input.
-        consensus: The share of noisy copies that the first members of a consensus decided; None without a consensus.
-        sigma: The noise scale, where it was chosen for this input.
-    """
+    """The certificate, prediction or votes of one input, and facts for its row."""
 
     answer: Any
     seconds: float
-    input: str | None
-    consensus: float | None = None
-    sigma: float | None = None
+    input: str | None  # the hash of the input
+    consensus: float | None = None  # the share of noisy copies that the first members of a consensus decided
+    sigma: float | None = None  # the noise scale, where it was chosen for this input
 
 
+Inputs = Iterator[tuple[int, Any]]
 Answers = Iterator[tuple[int, Answered]]
+Settings = Mapping[str, Any] | None
+Start = Callable[[Inputs, Settings, int], AbstractContextManager[tuple[dict[str, Any], Answers]]]
+"""Starts answering inputs, with the runtime settings of an earlier session, and given the number of inputs.
+
+The context has facts for the session's entry in ``run.json``, and the answers.
+"""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A procedure and the classifier it is applied to; runs in this process or on each worker of a cluster.
-
-    Args:
-        smoothed: The smoothed classifier.
-        procedure: The procedure.
-        probe: One input.
-        seed: The seed of the noise.
-        count: About how many inputs there are, which decides how long runtimes are benchmarked.
-        steps: ``"certify"`` or ``"predict"``.
-    """
+    """A procedure and the classifier it is applied to, in this process or on each worker of a cluster."""
 
     smoothed: Smoothed
     procedure: Procedure
-    probe: Tensor | CheckedInput
+    probe: Tensor | CheckedInput  # an input
+    first: int  # its index
     seed: int
-    count: int
-    steps: str = "certify"
+    count: int  # about how many inputs there are, which decides how long runtimes are benchmarked
+    steps: str = "certify"  # or "predict"
 
     @property
     def samples(self) -> int:
         """The expected number of samples."""
         return self.count * self.procedure.expected_samples
 
-    def begin(self, like: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    def begin(self, like: Settings) -> Mapping[str, Any]:
         """Prepare the runtime, like that of an earlier session if given, and return its settings."""
         return self.smoothed.prepare(self.probe, samples=self.samples, like=like).settings()
 
-    def answers(self, inputs: Iterator[tuple[int, Any]]) -> Answers:
+    def answers(self, inputs: Inputs) -> Answers:
         """Answer inputs in shared batches, in the order decided."""
         steps = getattr(self.procedure, self.steps)
         for job, answer in self.smoothed.run(inputs, self.procedure, steps, seed=self.seed, count=self.count):
@@ -99,21 +90,13 @@ class Evaluation:
 
     @contextmanager
     def running(
-        self, inputs: Iterator[tuple[int, Any]], like: Mapping[str, Any] | None = None, cluster: Cluster | None = None
+        self, inputs: Inputs, like: Settings = None, cluster: Cluster | None = None
     ) -> Iterator[tuple[dict[str, Any], Answers]]:
-        """Start answering inputs here or on a cluster.
-
-        Args:
-            inputs: Pairs (index, input).
-            like: The runtime settings of an earlier session.
-            cluster: The cluster; this process if not given.
-
-        Yields:
-            Facts for the session's entry in ``run.json``, and the answers.
-        """
+        """Start answering inputs here or on a cluster, with the runtime settings of an earlier session if given."""
         smoothed = self.smoothed
         if cluster is None:
-            yield {"runtime": self.begin(like)}, self.answers(inputs)
+            known = ((index, self.probe if index == self.first else x) for index, x in inputs)
+            yield {"runtime": self.begin(like)}, self.answers(known)
             return
         facts = {"cluster": asdict(cluster)}
         probe = self.probe.tensor if isinstance(self.probe, CheckedInput) else self.probe
@@ -129,7 +112,7 @@ class Evaluation:
             return
         order = deque[tuple[int, Tensor]]()
 
-        def noted() -> Iterator[tuple[int, Any]]:
+        def noted() -> Inputs:
             for index, x in inputs:
                 if smoothed.memory is not None:
                     order.append((index, smoothed.check(x)))
@@ -148,20 +131,13 @@ def _remembered(memory: Memory, answers: Answers, order: deque[tuple[int, Tensor
     """Apply a memory to the answers of workers."""
     kept: dict[int, Answered] = {}
 
-    def certificates() -> Iterator[tuple[int, Any]]:
+    def certificates() -> Inputs:
         for index, one in answers:
             kept[index] = one
             yield index, one.answer
 
     for index, answer in remembered(memory, certificates(), order):
         yield index, replace(kept.pop(index), answer=answer)
-
-
-Start = Callable[
-    [Iterator[tuple[int, Any]], Mapping[str, Any] | None, int],
-    AbstractContextManager[tuple[dict[str, Any], Answers]],
-]
-"""Starts to answer inputs, given the inputs, the runtime settings of an earlier session, and the number of inputs."""
 
 
 def fill_run(
@@ -175,6 +151,7 @@ def fill_run(
     *,
     title: str,
     progress: bool,
+    cluster: Cluster | None = None,
     compared: int = COMPARED_INPUTS,
     resume: Callable[[int], None] = lambda answered: None,
     early: bool = False,
@@ -182,29 +159,26 @@ def fill_run(
     """Answer all inputs that a run folder does not have yet, and append a row for each.
 
     Args:
-        folder: The run folder.
-        dataset: The dataset.
-        indices: The inputs of the run.
-        config: The configuration, which a folder that exists must share.
-        session: Facts about this session.
-        start: Starts to answer inputs.
+        folder, config, session: The arguments of ``store.open_run``.
+        dataset, indices: The inputs of the run.
+        start: Starts answering.
         row: Makes a row from an answer, the input's index and its label.
-        title: The title of the progress bar.
-        progress: Whether to show it on stderr.
+        title, progress: The title of the progress bar on stderr, and whether to show it.
+        cluster: The cluster to connect to.
         compared: About how many inputs of a resumed run to compare with the dataset.
         resume: Called with the number of earlier answers that are not abstentions.
         early: Whether the procedure decides early, so that the bar shows the saved samples.
-
-    Returns:
-        The finished run.
-
-    Raises:
-        RunError: If the folder cannot be written, or holds another run.
     """
-    with open_run(folder, config, session) as writer, progress_bar(progress) as bar:
+    with (
+        nullcontext() if cluster is None else cluster.connected(),
+        open_run(folder, config, session) as writer,
+        progress_bar(progress) as bar,
+    ):
         others = writer.done - set(indices)
         if others:
-            raise RunError(f"{folder} holds rows for inputs that are not selected, such as {min(others)}.")
+            raise RunError(
+                f"{folder} holds rows for inputs that are not selected, such as {min(others)}; choose another folder."
+            )
         before = writer.run.table(["index", "outcome", "label", "predict", "input"]).to_pylist() if writer.done else []
         refuse_other_data(folder, dataset, before, compared)
         resume(sum(row.get("predict", ABSTAIN) != ABSTAIN for row in before))
@@ -214,7 +188,7 @@ def fill_run(
         begin, answered, drawn = time.perf_counter(), 0, 0
         labels: dict[int, int] = {}
 
-        def inputs() -> Iterator[tuple[int, Any]]:
+        def inputs() -> Inputs:
             for index in indices:
                 if index not in writer.done:
                     x, labels[index] = labelled_input(dataset, index)
@@ -228,7 +202,8 @@ def fill_run(
                     made = row(one, index, labels.pop(index))
                     writer.append(made)
                     outcomes[_outcome(made)] += 1
-                    answered, drawn = answered + 1, drawn + _samples(one.answer)
+                    answered += 1
+                    drawn += one.answer.samples if isinstance(one.answer, Certificate) else one.answer.n
                     detail = _detail(outcomes, drawn, time.perf_counter() - begin, answered if early else None)
                     bar.update(task, advance=1, detail=detail)
         writer.seal()
@@ -238,28 +213,26 @@ def fill_run(
 def refuse_other_data(
     folder: str | os.PathLike[str], dataset: Indexable, rows: Sequence[Mapping[str, Any]], compared: int
 ) -> None:
-    """Compare some inputs of a run with the dataset.
-
-    Raises:
-        RunError: If an input has changed.
-    """
+    """Compare some inputs of a run with the dataset, and refuse one that has changed."""
     known = [row for row in rows if row.get("input")]
     for row in known[:: max(len(known) // compared, 1)]:
         if input_hash(as_tensor(dataset[row["index"]][0])) != row["input"]:
             raise RunError(
-                f"input {row['index']} of the dataset is not the one that {folder} was certified on; give the same "
-                "data, or choose another run folder."
+                f"input {row['index']} of the dataset is not the one in {folder}; give the same data, or choose "
+                "another run folder."
             )
 
 
 def input_hash(x: Tensor) -> str:
-    """Return the hash of an input in the precision it is sampled in."""
+    """Hash an input in the precision it is sampled in."""
     return input_digest(x.to(torch.promote_types(x.dtype, torch.float32)))
 
 
-def session_facts(device: torch.device | str, source: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return facts about this process for ``run.json``."""
-    return {
+def session_facts(
+    device: torch.device | str, probe: CheckedInput | None = None, source: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return facts about this process and the classifier for ``run.json``."""
+    facts = {
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "versions": {
             "smoothcert": version("smoothcert"),
@@ -270,6 +243,9 @@ def session_facts(device: torch.device | str, source: Mapping[str, Any] | None =
         "cpu": torch.backends.cpu.get_cpu_capability(),
         "source": dict(source) if source else None,
     }
+    if probe is not None:
+        facts |= {"probe": probe.sealed.probe(probe.tensor.shape), "dimension": probe.tensor.numel()}
+    return facts
 
 
 def progress_bar(enabled: bool) -> Bar:
@@ -284,18 +260,13 @@ def progress_bar(enabled: bool) -> Bar:
     )
 
 
-def _samples(answer: Certificate | Prediction | Votes) -> int:
-    return answer.samples if isinstance(answer, Certificate) else answer.n
-
-
 def _outcome(row: Mapping[str, Any]) -> str | None:
-    """Return what the bar counts an answer as: one with a wrong class is not a success, whatever its radius."""
+    """Return the outcome that the bar counts; a certified wrong class is not a success."""
     outcome: str | None = row.get("outcome")
     return WRONG if outcome == Outcome.CERTIFIED.value and row["predict"] != row["label"] else outcome
 
 
 def _detail(outcomes: Counter[str | None], drawn: int, seconds: float, answered: int | None) -> str:
-    """Return outcomes, speed and the share of samples saved by early decisions, for the progress bar."""
     parts = [f"{outcomes[name]} {name}" for name in ("certified", WRONG, "refuted") if outcomes[name]]
     parts.append(f"{drawn / seconds / 1000:,.1f}k/s")
     if answered is not None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,11 +20,13 @@ from smoothcert.certify.base import require_count
 from smoothcert.certify.inputs import CheckedInput
 from smoothcert.data.subset import Indexable, as_tensor, data_fingerprint, select
 from smoothcert.evaluate.certification import run_config
-from smoothcert.evaluate.cluster import Cluster, require_members
+from smoothcert.evaluate.cluster import Cluster
 from smoothcert.evaluate.driver import (
     Answered,
     Answers,
     Evaluation,
+    Inputs,
+    Start,
     fill_run,
     input_hash,
     progress_bar,
@@ -32,27 +34,21 @@ from smoothcert.evaluate.driver import (
     session_facts,
 )
 from smoothcert.sampling import PREDICTION, Draw, Steps
+from smoothcert.store.result import vote_matrix
 from smoothcert.store.rows import Row
 from smoothcert.store.run import differences, load_run
+from smoothcert.store.run_json import VOTES
 from smoothcert.types import ABSTAIN, Certificate, Prediction, RunError, SmoothcertError, UsageError, Votes
 
-KIND = "votes"
-"""The kind of a run folder that holds votes instead of certificates."""
-
-COMPARED_INPUTS = 1000
-"""About how many inputs of a folder are compared with the dataset."""
+COMPARED_INPUTS = 1000  # of a folder with the dataset
+_ALL: dict[str, Any] = {"every": 1, "start": 0, "stop": None}
 
 Counts = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
 class CountVotes(Procedure):
-    """Count votes per class, and prove nothing.
-
-    Args:
-        n: Noisy copies of each input.
-        stage: The stage of the noise.
-    """
+    """Count the votes per class of ``n`` noisy copies from a stage of the noise, and prove nothing."""
 
     name: ClassVar[str] = "votes"
     decides_early: ClassVar[bool] = False
@@ -118,45 +114,31 @@ def count_votes(
         >>> count_votes(smoothed, [(torch.rand(4), 0)], 100, progress=False).sum()
         100
     """
-    procedure = CountVotes(n=n, stage=stage)
-    indices = select(len(dataset), every=1, start=0, stop=None)
-    if cluster is not None and cluster.spread:
-        require_members(smoothed.model)
+    procedure, indices = CountVotes(n=n, stage=stage), _indices(dataset)
     sealed = smoothed.sealed()
     probe = CheckedInput(smoothed.check(dataset[0][0]), sealed)
     classes = smoothed.num_classes
     assert classes is not None
-
-    def evaluation(count: int) -> Evaluation:
-        return Evaluation(smoothed, procedure, probe, seed, count, "predict")
-
+    evaluation = Evaluation(smoothed, procedure, probe, 0, seed, len(dataset), "predict")
     if folder is None:
         found = np.zeros((len(dataset), classes), np.int64)
         inputs = ((index, as_tensor(dataset[index][0])) for index in indices)
-        with evaluation(len(dataset)).running(inputs, None, cluster) as (_, answers), progress_bar(progress) as bar:
-            for index, one in bar.track(answers, len(dataset), description=title):
+        with evaluation.running(inputs, None, cluster) as (_, answers), progress_bar(progress) as bar:
+            task = bar.add_task(title, total=len(dataset), detail="")
+            for index, one in answers:
                 found[index] = one.answer.counts
+                bar.update(task, advance=1)
         return found
-    config = run_config(KIND, smoothed, probe, procedure, seed, cluster)
-    config |= {"data": data_fingerprint(dataset, indices), "inputs": {"every": 1, "start": 0, "stop": None}}
-    stored = _stored(folder, dataset, config)
-    if stored is not None:
-        return stored
-    session = {**session_facts(smoothed.device), "probe": sealed.probe(probe.tensor.shape)}
-    with nullcontext() if cluster is None else cluster.connected():
-        fill_run(
-            folder,
-            dataset,
-            indices,
-            config,
-            session,
-            lambda inputs, like, count: evaluation(count).running(inputs, like, cluster),
-            _row,
-            title=title,
-            progress=progress,
-            compared=COMPARED_INPUTS,
-        )
-    return _read(folder, config)
+    return _stored(
+        folder,
+        dataset,
+        run_config(VOTES, smoothed, probe, procedure, seed, cluster),
+        session_facts(smoothed.device, probe),
+        lambda inputs, like, count: replace(evaluation, count=count).running(inputs, like, cluster),
+        title=title,
+        progress=progress,
+        cluster=cluster,
+    )
 
 
 def clean_decisions(
@@ -169,17 +151,15 @@ def clean_decisions(
     folder: str | os.PathLike[str] | None = None,
     progress: bool = False,
 ) -> Counts:
-    """Return the class that a black-box classifier gives to each input without noise.
-
-    The classifier is called once for each input; what a folder holds is not asked again.
+    """Return the class that a black-box classifier assigns to each input without noise.
 
     Args:
-        classifier: A callable from a batch to logits or votes, of shape (batch, classes).
+        classifier: A callable from a batch to logits or votes, of shape (batch, num_classes); called once per input.
         dataset: Anything with a length and (input, label) pairs by index.
-        num_classes: The number of classes it must have.
+        num_classes: The number of classes.
         batch_size: Inputs per call.
         device: The device of the inputs.
-        folder: Where decisions are stored; only in memory if not given.
+        folder: Where decisions are stored and read again; only in memory if not given.
         progress: Whether to show a progress bar on stderr.
 
     Raises:
@@ -187,9 +167,8 @@ def clean_decisions(
         RunError: If the folder is damaged, in use, cannot be written, or holds something else.
         SmoothcertError: If a logit is not finite.
     """
-    indices = select(len(dataset), every=1, start=0, stop=None)
 
-    def asked(inputs: Iterator[tuple[int, Any]]) -> Answers:
+    def decisions(inputs: Inputs) -> Answers:
         while batch := list(islice(inputs, batch_size)):
             labels = _decisions(classifier, torch.stack([x for _, x in batch]).to(device), num_classes)
             for (index, x), label in zip(batch, labels, strict=True):
@@ -197,31 +176,22 @@ def clean_decisions(
                 yield index, Answered(Votes(1, counts), 0.0, input_hash(x))
 
     if folder is None:
-        inputs = ((index, as_tensor(dataset[index][0])) for index in indices)
-        return np.array([one.answer.counts.index(1) for _, one in asked(inputs)])
-    config = {
-        "kind": KIND,
-        "procedure": {"name": "clean decisions"},
-        "num_classes": num_classes,
-        "data": data_fingerprint(dataset, indices),
-        "inputs": {"every": 1, "start": 0, "stop": None},
-    }
-    stored = _stored(folder, dataset, config)
-    if stored is None:
-        fill_run(
-            folder,
-            dataset,
-            indices,
-            config,
-            session_facts(device),
-            lambda inputs, like, count: nullcontext(({}, asked(inputs))),
-            _row,
-            title="ask the classifier",
-            progress=progress,
-            compared=COMPARED_INPUTS,
-        )
-        stored = _read(folder, config)
-    return np.asarray(stored.argmax(axis=1))
+        inputs = ((index, as_tensor(dataset[index][0])) for index in _indices(dataset))
+        return np.array([one.answer.counts.index(1) for _, one in decisions(inputs)])
+    votes = _stored(
+        folder,
+        dataset,
+        {"kind": VOTES, "procedure": {"name": "clean decisions"}, "num_classes": num_classes},
+        session_facts(device),
+        lambda inputs, like, count: nullcontext(({}, decisions(inputs))),
+        title="classify clean inputs",
+        progress=progress,
+    )
+    return np.asarray(votes.argmax(axis=1))
+
+
+def _indices(dataset: Indexable) -> range:
+    return select(len(dataset), **_ALL)
 
 
 def _decisions(classifier: Callable[[Tensor], Tensor], x: Tensor, num_classes: int) -> list[int]:
@@ -230,12 +200,47 @@ def _decisions(classifier: Callable[[Tensor], Tensor], x: Tensor, num_classes: i
     shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
     if shape != (len(x), num_classes):
         raise UsageError(
-            f"the classifier must give {num_classes} logits for each of {len(x)} inputs, as the surrogates do, but "
-            f"gave {shape}; use surrogates with its classes."
+            f"the classifier must return {num_classes} logits for each of {len(x)} inputs, as the surrogates do, but "
+            f"returned {shape}; use surrogates with its classes."
         )
     if not bool(torch.isfinite(logits).all()):
-        raise SmoothcertError("the classifier gave logits that are not finite for a clean input; check its answers.")
+        raise SmoothcertError("the classifier returned logits that are not finite for a clean input; check its logits.")
     return [int(label) for label in logits.argmax(dim=1)]
+
+
+def _stored(
+    folder: str | os.PathLike[str],
+    dataset: Indexable,
+    config: Mapping[str, Any],
+    session: Mapping[str, Any],
+    start: Start,
+    **options: Any,
+) -> Counts:
+    """Read the votes of a folder, after counting those that it lacks."""
+    indices = _indices(dataset)
+    config = {**config, "data": data_fingerprint(dataset, indices), "inputs": _ALL}
+    if not _finished(folder, dataset, config):
+        fill_run(folder, dataset, indices, config, session, start, _row, compared=COMPARED_INPUTS, **options)
+    run = load_run(folder)
+    table = run.table(["index", "n", "counts"])
+    complete = table.column_names == ["index", "n", "counts"] and table["index"].to_pylist() == list(indices)
+    if complete and table["n"].unique().to_pylist() == [config["procedure"].get("n", 1)]:
+        votes = vote_matrix(run.path, "counts", table["counts"])
+        if votes.shape[1] == config["num_classes"] and votes.any(axis=1).all():
+            return votes
+    raise RunError(f"{folder} holds invalid votes; delete it to count them again.")
+
+
+def _finished(folder: str | os.PathLike[str], dataset: Indexable, config: Mapping[str, Any]) -> bool:
+    """Return whether a folder has all votes, without locking it."""
+    if not (Path(folder) / "run.json").exists():
+        return False
+    run = load_run(folder)
+    rows = run.table(["index", "input"]).to_pylist()
+    if differences(run.config, config) or len(rows) < len(dataset):
+        return False
+    refuse_other_data(folder, dataset, rows, COMPARED_INPUTS)
+    return True
 
 
 def _row(one: Answered, index: int, label: int) -> Row:
@@ -243,34 +248,3 @@ def _row(one: Answered, index: int, label: int) -> Row:
         raise SmoothcertError(f"no noisy copy of input {index} has finite logits; check the model.")
     votes = {"n": one.answer.n, "counts": list(one.answer.counts), "seconds": one.seconds}
     return {"index": index, "label": label, **votes, "input": one.input}
-
-
-def _stored(folder: str | os.PathLike[str], dataset: Indexable, config: Mapping[str, Any]) -> Counts | None:
-    """Read a finished folder without locking it; None if it is missing or unfinished."""
-    if not (Path(folder) / "run.json").exists():
-        return None
-    run = load_run(folder)
-    rows = run.table(["index", "input"]).to_pylist()
-    if differences(run.config, config) or len(rows) < len(dataset):
-        return None
-    refuse_other_data(folder, dataset, rows, COMPARED_INPUTS)
-    return _read(folder, config)
-
-
-def _read(folder: str | os.PathLike[str], config: Mapping[str, Any]) -> Counts:
-    """Read the votes of a finished folder."""
-    table = load_run(folder).table(["index", "counts"])
-    size, classes, most = config["data"]["size"], config["num_classes"], config["procedure"].get("n", 1)
-    try:
-        votes = np.array(table["counts"].to_pylist(), np.int64)
-        valid = table["index"].to_pylist() == list(range(size)) and votes.shape == (size, classes)
-        if valid and votes.min() >= 0 and votes.max() <= most:
-            sums = votes.sum(axis=1)
-            valid = sums.min() >= 1 and sums.max() <= most
-        else:
-            valid = False
-    except (TypeError, ValueError, KeyError):
-        valid = False
-    if not valid:
-        raise RunError(f"{folder} holds votes that cannot be right; delete it to count again.")
-    return votes

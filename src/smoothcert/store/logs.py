@@ -1,4 +1,4 @@
-"""Per-input logs of earlier systems: tab-separated text with a header line, read by column name and written back."""
+"""Logs of earlier systems: tab-separated text with a header line, one line per input."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import operator
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -40,16 +40,7 @@ class LogKind(str, Enum):
 
 @dataclass(frozen=True)
 class Log:
-    """A log as it was read.
-
-    Attributes:
-        path: The file.
-        kind: What the log holds for every input.
-        columns: The column names as spelled in the file.
-        table: The rows in file order; columns are ``index``, ``label``, ``predict``, ``radius``, ``correct``,
-            ``seconds``, ``clean_predict``, ``clean_correct``, ``mean``, ``std``, ``min``, ``p25``, ``max``, and those
-            of ``METADATA``, null where a field is empty.
-    """
+    """A log; its rows are in file order, and ``columns`` are the names as spelled in the file."""
 
     path: Path
     kind: LogKind
@@ -57,45 +48,27 @@ class Log:
     table: pa.Table
 
 
-def _whole(text: str) -> int:
-    if not re.fullmatch(r"-?[0-9]{1,18}", text):
-        raise ValueError("is not a whole number")
-    return int(text)
+Parser = Callable[[str], Any]
 
 
-def _natural(text: str) -> int:
-    value = _whole(text)
-    if value < 0:
-        raise ValueError("is negative")
-    return value
+def _field(pattern: str, problem: str, convert: Parser = str, *checks: tuple[Callable[[Any], bool], str]) -> Parser:
+    """Return a parser of fields that match a pattern and whose values pass the checks."""
+
+    def parse(text: str) -> Any:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(problem)
+        value = convert(text)
+        for valid, otherwise in checks:
+            if not valid(value):
+                raise ValueError(otherwise)
+        return value
+
+    return parse
 
 
-def _answer(text: str) -> int:
-    value = _whole(text)
-    if value < ABSTAIN:
-        raise ValueError("is neither a class nor -1 for an abstention")
-    return value
-
-
-def _number(text: str) -> float:
-    if not re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", text) or not math.isfinite(float(text)):
-        raise ValueError("is not a finite number")
-    return float(text)
-
-
-def _radius(text: str) -> float:
-    value = _number(text)
-    if value < 0:
-        raise ValueError("is negative")
-    if value >= LARGEST_RADIUS:
-        raise ValueError("is larger than any radius")
-    return value
-
-
-def _flag(text: str) -> bool:
-    if text not in ("0", "1"):
-        raise ValueError("is neither 0 nor 1")
-    return text == "1"
+def _one_of(kind: type[Enum]) -> Parser:
+    values = [each.value for each in kind]
+    return _field("|".join(values), f"is not one of {', '.join(values)}")
 
 
 def _seconds(text: str) -> float:
@@ -108,58 +81,39 @@ def _seconds(text: str) -> float:
     return float(text)
 
 
-def _one_of(kind: type[Enum]) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        values = [each.value for each in kind]
-        if text not in values:
-            raise ValueError(f"is not one of {', '.join(values)}")
-        return text
-
-    return parse
-
-
-def _runtime(text: str) -> str:
-    if not text.isprintable() or not text[:1].isalnum() or len(text) > 100:
-        raise ValueError("is not the name of a runtime, at most 100 characters that begin with a letter")
-    return text
-
-
-def _identity(text: str) -> str:
-    if not re.fullmatch("[0-9a-f]{64}", text):
-        raise ValueError("is not a SHA-256 in hexadecimal")
-    return text
-
-
-def _seed(text: str) -> int:
-    if not re.fullmatch("[0-9]{1,19}", text) or int(text) >= 2**63:
-        raise ValueError("is not a whole number from 0 to 2^63 - 1")
-    return int(text)
-
-
-def _probability(text: str) -> float:
-    value = _number(text)
-    if not 0 < value < 1:
-        raise ValueError("does not lie strictly between 0 and 1")
-    return value
-
-
-def _known(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """The same for fields that may be empty, which means unknown."""
+def _known(parse: Parser) -> Parser:
+    """Return a parser that also accepts an empty field, which means unknown."""
     return lambda text: parse(text) if text else None
 
 
-_METADATA: dict[str, tuple[Callable[[str], Any], Any]] = {
+_WHOLE = ("-?[0-9]{1,18}", "is not a whole number", int)
+_NOT_NEGATIVE = (lambda value: value >= 0, "is negative")
+_FINITE = (math.isfinite, "is not a finite number")
+_DECIMAL = (r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", "is not a finite number", float, _FINITE)
+_RUNTIME = "is not the name of a runtime, at most 100 characters that begin with a letter"
+_SEED = "is not a whole number from 0 to 2^63 - 1"
+
+_natural = _field(*_WHOLE, _NOT_NEGATIVE)
+_answer = _field(*_WHOLE, (lambda value: value >= ABSTAIN, "is neither a class nor -1 for an abstention"))
+_number = _field(*_DECIMAL)
+_radius = _field(*_DECIMAL, _NOT_NEGATIVE, (lambda value: value < LARGEST_RADIUS, "is larger than any radius"))
+_probability = _field(*_DECIMAL, (lambda value: 0 < value < 1, "does not lie strictly between 0 and 1"))
+_flag = _field("[01]", "is neither 0 nor 1", "1".__eq__)
+_runtime = _field(r"[^\W_].{0,99}", _RUNTIME, str, (str.isprintable, _RUNTIME))
+_seed = _field("[0-9]{1,19}", _SEED, int, (lambda value: value < 2**63, _SEED))
+
+_METADATA: dict[str, tuple[Parser, Any]] = {
     "norm": (_one_of(Norm), pa.string()),
     "guarantee": (_one_of(Guarantee), pa.string()),
     "arithmetic": (_one_of(Arithmetic), pa.string()),
     "runtime": (_runtime, pa.string()),
-    "model": (_identity, pa.string()),
+    "model": (_field("[0-9a-f]{64}", "is not a SHA-256 in hexadecimal"), pa.string()),
     "seed": (_seed, pa.int64()),
     "alpha": (_probability, pa.float64()),
     "n": (_natural, pa.int64()),
 }
 METADATA = tuple(_METADATA)
-"""The columns behind the six classic ones, which say what a radius is worth; an empty field is unknown."""
+"""The columns after the six classic ones; an empty field is unknown."""
 
 _ALIASES = {
     "idx": "index",
@@ -168,7 +122,7 @@ _ALIASES = {
     "unperturbed correct": "clean_correct",
 }
 _SPELLINGS = {name: spelling for spelling, name in _ALIASES.items()}
-_PARSERS: dict[str, tuple[Callable[[str], Any], Any]] = {
+_PARSERS: dict[str, tuple[Parser, Any]] = {
     "index": (_natural, pa.int64()),
     "label": (_natural, pa.int64()),
     "predict": (_answer, pa.int64()),
@@ -177,10 +131,7 @@ _PARSERS: dict[str, tuple[Callable[[str], Any], Any]] = {
     "seconds": (_seconds, pa.float64()),
     "clean_predict": (_answer, pa.int64()),
     "clean_correct": (_flag, pa.bool_()),
-    "mean": (_number, pa.float64()),
-    "std": (_number, pa.float64()),
-    "min": (_number, pa.float64()),
-    "max": (_number, pa.float64()),
+    **{name: (_number, pa.float64()) for name in ("mean", "std", "min", "max")},
     **{name: (_known(parse), kind) for name, (parse, kind) in _METADATA.items()},
 }
 LOG_TYPES = {name: kind for name, (_, kind) in _PARSERS.items()}
@@ -200,24 +151,21 @@ class _Column:
     number: int
     spelling: str
     name: str
-    parse: Callable[[str], Any]
+    parse: Parser
     type: Any
+
+    def error(self, where: str, text: str, problem: str) -> LogError:
+        return LogError(f"{where}, column {self.number} ({self.spelling}): {_quote(text)} {problem}.")
 
 
 def read_log(path: str | os.PathLike[str]) -> Log:
-    """Read a log of an earlier system, whatever its columns and their order.
+    """Read a log of an earlier system, with its columns in any order.
 
-    Radii are taken as printed: most published logs carry three significant digits, rounded to nearest. What a log
-    has no column for, such as the norm of the radii, is unknown.
-
-    Args:
-        path: A tab-separated text file with a header line.
-
-    Returns:
-        The log; columns nobody knows are kept as text under their own name.
+    Radii are read as printed: most published logs have three significant digits, rounded to nearest. Unknown columns
+    are kept as text.
 
     Raises:
-        LogError: If the file is not such a log; the sentence names the file, the line and the column.
+        LogError: If the file is not such a log.
 
     Example:
         >>> import tempfile
@@ -237,15 +185,28 @@ def read_log(path: str | os.PathLike[str]) -> Log:
         raise LogError(f"{path}, line 1: unknown header {_quote(lines[0])}; tab-separated columns are needed: {kinds}.")
     rows: list[dict[str, Any]] = []
     seen: dict[int, int] = {}
-    for line, text in enumerate(lines[1:], start=2):
-        rows.append(_row(path, line, text, columns))
-        _check(path, line, rows[-1], columns, seen)
+    for number, text in enumerate(lines[1:], start=2):
+        where, fields = f"{path}, line {number}", text.split("\t")
+        if len(fields) != len(columns):
+            many = f"{len(fields)} fields, but the header has {len(columns)} columns"
+            raise LogError(f"{where}: {_quote(text)} has {many}.")
+        row = {}
+        for column, field in zip(columns, fields, strict=True):
+            try:
+                row[column.name] = column.parse(field)
+            except ValueError as error:
+                raise column.error(where, field, str(error)) from None
+        first = seen.setdefault(row["index"], number)
+        for name, problem in _contradictions(row) if first == number else [("index", f"is already on line {first}")]:
+            column = next(column for column in columns if column.name == name)
+            raise column.error(where, fields[column.number - 1], problem)
+        rows.append(row)
     table = pa.Table.from_pylist(rows, schema=pa.schema([(column.name, column.type) for column in columns]))
     return Log(path, kind, tuple(column.spelling for column in columns), table)
 
 
 def looks_like_log(path: Path) -> bool:
-    """Tell by its first line whether a file is meant as a log; it may still be damaged."""
+    """Return whether the first line of a file is the header of a log; the log may still be damaged."""
     try:
         with path.open("rb") as file:
             head = file.readline(10_000).decode("utf-8-sig")
@@ -289,69 +250,37 @@ def _header(path: Path, line: str) -> list[_Column]:
         else:
             column = _Column(number, spelling, spelling.strip(), str, pa.string())
         if any(column.name == other.name for other in columns):
-            raise _error(path, 1, column, spelling, "names a column that is already there")
+            raise column.error(f"{path}, line 1", spelling, "names a column that is already there")
         columns.append(column)
     return columns
 
 
-def _row(path: Path, line: int, text: str, columns: Sequence[_Column]) -> dict[str, Any]:
-    fields = text.split("\t")
-    if len(fields) < len(columns):
-        missing = columns[len(fields)]
-        problem = f"{len(fields)} of {len(columns)} fields, column {missing.number} ({missing.spelling}) is missing"
-        raise LogError(f"{path}, line {line}: {_quote(text)} has {problem}.")
-    if len(fields) > len(columns):
-        problem = f"{len(fields)} fields, but the header names {len(columns)} columns"
-        raise LogError(f"{path}, line {line}, column {len(columns) + 1}: {_quote(text)} has {problem}.")
-    return {c.name: _value(path, line, c, field) for c, field in zip(columns, fields, strict=True)}
-
-
-def _value(path: Path, line: int, column: _Column, text: str) -> Any:
-    try:
-        return column.parse(text)
-    except ValueError as problem:
-        raise _error(path, line, column, text, str(problem)) from None
-
-
-def _check(path: Path, line: int, row: dict[str, Any], columns: Sequence[_Column], seen: dict[int, int]) -> None:
-    """Refuse a row that contradicts itself or an earlier one."""
-
-    def error(name: str, problem: str) -> LogError:
-        column = next(column for column in columns if column.name == name)
-        value = row[name]
-        return _error(path, line, column, str(int(value) if isinstance(value, bool) else value), problem)
-
-    first = seen.setdefault(row["index"], line)
-    if first != line:
-        raise error("index", f"is already on line {first}")
+def _contradictions(row: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the columns of a row that contradict others, and how."""
     if row.get("predict") == ABSTAIN and row.get("radius", 0.0) > 0:
-        raise error("radius", "contradicts the abstention (predict -1), which has radius 0")
+        yield "radius", "contradicts the abstention (predict -1), which has radius 0"
     for correct, predict in (("correct", "predict"), ("clean_correct", "clean_predict")):
         if {correct, predict, "label"} <= row.keys() and row[correct] != (row["label"] == row[predict]):
-            raise error(correct, f"contradicts label {row['label']} and answer {row[predict]}")
+            yield correct, f"contradicts label {row['label']} and answer {row[predict]}"
 
 
 def _quote(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:59] + "…")
 
 
-def _error(path: Path, line: int, column: _Column, text: str, problem: str) -> LogError:
-    return LogError(f"{path}, line {line}, column {column.number} ({column.spelling}): {_quote(text)} {problem}.")
-
-
 def write_log(path: str | os.PathLike[str], rows: Iterable[Mapping[str, Any]], *, classic: bool = False) -> None:
-    """Write a certification log: the columns ``idx label predict radius correct time``, then those of ``METADATA``.
+    """Write a certification log: ``idx label predict radius correct time``, then the columns of ``METADATA``.
 
-    Radii are rounded down to six decimals, abstentions are -1 with radius 0.0; the file appears whole or not at all.
+    Radii are rounded down to six decimals; abstentions are -1 with radius 0.0. The file is written atomically.
 
     Args:
-        path: The file to write.
-        rows: Mappings with ``index``, ``label``, ``predict``, ``radius`` and ``seconds``, and with as many of
-            ``METADATA`` as are known; other keys are ignored.
+        path: The file.
+        rows: Mappings with ``index``, ``label``, ``predict``, ``radius`` and ``seconds``, and those of ``METADATA``
+            that are known; other keys are ignored.
         classic: Whether to write the first six columns only, for scripts that expect no others.
 
     Raises:
-        UsageError: If a row lacks a key or holds a value that no log can hold.
+        UsageError: If a row lacks a key or has an invalid value.
         SmoothcertError: If the file cannot be written.
     """
     extra = () if classic else METADATA
@@ -371,19 +300,16 @@ def write_log(path: str | os.PathLike[str], rows: Iterable[Mapping[str, Any]], *
             raise UsageError(f"row {number} cannot be written to a log: index {index} is already there.")
         seen.add(index)
         shown = "0.0" if predict == ABSTAIN else radius_text(radius, 6)
-        fields = [str(index), str(label), str(predict), shown, str(int(label == predict)), _time_text(seconds)]
+        whole, micro = divmod(round(seconds * 1_000_000), 1_000_000)
+        duration = f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}.{micro:06}"
+        fields = [str(index), str(label), str(predict), shown, str(int(label == predict)), duration]
         lines.append("\t".join([*fields, *(_metadata_text(number, name, row.get(name)) for name in extra)]))
     with saving(path) as temporary:
         temporary.write_bytes(("\n".join(lines) + "\n").encode())
 
 
-def _time_text(seconds: float) -> str:
-    whole, micro = divmod(round(seconds * 1_000_000), 1_000_000)
-    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}.{micro:06}"
-
-
 def _metadata_text(number: int, name: str, value: Any) -> str:
-    """A value as :func:`read_log` reads it; empty where it is unknown."""
+    """Format a value as :func:`read_log` reads it; empty where it is unknown."""
     if value is None:
         return ""
     text = str(value.value) if isinstance(value, Enum) else str(value)

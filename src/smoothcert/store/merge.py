@@ -1,4 +1,4 @@
-"""Unite the shards of a run into the run that one process would have written."""
+"""Unite the shards of a run."""
 
 from __future__ import annotations
 
@@ -15,91 +15,77 @@ from smoothcert.types import RunError, UsageError
 
 
 def merge_runs(runs: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str]) -> Run:
-    """Unite all shards of a run.
-
-    The result has the configuration of a run without shards, so certifying without a shard finds it finished. Its rows
-    are those of such a run.
+    """Unite all shards of a run into the run that one process would have written.
 
     Args:
         runs: The run folders of the shards, in any order.
         output: The folder of the united run; new or empty.
 
-    Returns:
-        The united run.
-
     Raises:
-        UsageError: If a run is named twice or is no shard.
+        UsageError: If a run is named twice or is not a shard.
         RunError: If shards are missing, unfinished, damaged, overlapping or of different configurations, or the output
             exists.
     """
     folder = Path(output)
     refuse_existing(folder)
-    shards = _by_number([load_run(path) for path in runs])
-    first = shards[min(shards)]
-    whole = {**_unsharded(first.config), "seed": _common_seed(list(shards.values()))}
-    owners: dict[int, Path] = {}
-    for number, run in sorted(shards.items()):
-        found = run.table(["index"])["index"].to_pylist()
-        for index in found:
-            if index in owners:
-                raise RunError(f"input {index} is in {owners[index]} and in {run.path}; certify one of them anew.")
-            owners[index] = run.path
-        _refuse_incomplete(run, found, number)
-    sessions = [
-        {"shard": run.config["inputs"]["shard"], **session}
-        for _, run in sorted(shards.items())
-        for session in run.sessions
-    ]
+    shards = _in_order([load_run(path) for path in runs])
+    seeds = {run.settings.seed for run in shards}
+    config = {
+        **shards[0].config,
+        "inputs": whole_selection(shards[0].config),
+        "seed": seeds.pop() if len(seeds) == 1 else None,  # otherwise each row has its seed
+    }
+    for run in shards:
+        _check_inputs(run)
+    sessions = [{"shard": run.config["inputs"]["shard"], **session} for run in shards for session in run.sessions]
     refuse_other_answers(folder, sessions[:1], sessions[1:])
-    pieces = (piece for _, run in sorted(shards.items()) for piece in run.pieces() if len(piece))
-    return write_run(folder, pieces, whole, sessions)
+    pieces = (piece for run in shards for piece in run.pieces() if len(piece))
+    return write_run(folder, pieces, config, sessions)
 
 
-def _by_number(runs: Sequence[Run]) -> dict[int, Run]:
-    """The shards by their number, after checking that they are all of one run."""
+def _in_order(runs: Sequence[Run]) -> list[Run]:
+    """Check that runs are all shards of one run, and sort them by number."""
     if not runs:
         raise UsageError("name the run folders of all shards.")
     first = runs[0]
     shards: dict[int, Run] = {}
     for run in runs:
-        if run.settings.inputs.shard is None:
-            raise UsageError(f"{run.path} is no shard; merge unites runs certified with --shard.")
-        known = run.settings.inputs.as_dict().keys() == {"every", "start", "stop", "shard"}
-        if not known or run.settings.data is None or run.settings.data.size is None:
-            raise RunError(f"{run.path / 'run.json'} is damaged: it does not tell its inputs; restore it.")
+        inputs, data = run.settings.inputs, run.settings.data
+        if inputs.shard is None:
+            raise UsageError(f"{run.path} is not a shard; merge unites runs certified with --shard.")
+        if inputs.as_dict().keys() != {"every", "start", "stop", "shard"} or data is None or data.size is None:
+            raise RunError(f"{run.path / 'run.json'} is damaged: it does not record its inputs; restore it.")
         other = differences(_comparable(first.config), _comparable(run.config))
         if other:
             raise RunError(
-                f"{first.path} and {run.path} are no shards of one run ({other}); give the shards of one run."
+                f"{first.path} and {run.path} are not shards of one run ({other}); give the shards of one run."
             )
-        number, _ = run.config["inputs"]["shard"]
+        number = inputs.shard[0]
         if number in shards:
             raise UsageError(f"{shards[number].path} and {run.path} are both shard {number}; give each shard once.")
         shards[number] = run
     count = first.config["inputs"]["shard"][1]
     missing = [f"{number}/{count}" for number in islice(range(1, count + 1), 20 + len(shards)) if number not in shards]
     if missing:
-        several, more = len(missing) > 1, ", …" if count > 20 + len(shards) else ""
-        raise RunError(
-            f"shard{'s' * several} {', '.join(missing)}{more} {'are' if several else 'is'} missing; certify with "
-            f"--shard {missing[0]}, or name {'their' if several else 'its'} run too."
-        )
-    return shards
+        named = ", ".join(missing) + (", …" if count > 20 + len(shards) else "")
+        raise RunError(f"missing shards: {named}; certify with --shard {missing[0]}, or name its run too.")
+    return [run for _, run in sorted(shards.items())]
 
 
-def _refuse_incomplete(run: Run, found: Sequence[int], number: int) -> None:
-    config = run.config
-    count = config["inputs"]["shard"][1]
-    own = take_shard(select(config["data"]["size"], **whole_selection(config)), number, count)
-    strangers = [index for index in found if index not in own]
-    if strangers:
+def _check_inputs(run: Run) -> None:
+    """Refuse a shard with missing inputs, or with inputs of other shards."""
+    found = run.table(["index"])["index"].to_pylist()
+    number, count = run.config["inputs"]["shard"]
+    own = take_shard(select(run.config["data"]["size"], **whole_selection(run.config)), number, count)
+    unknown = [index for index in found if index not in own]
+    if unknown:
         raise RunError(
-            f"{run.path} holds input {strangers[0]}, which is not in shard {number}/{count}; certify it anew."
+            f"{run.path} holds input {unknown[0]}, which is not in shard {number}/{count}; certify it again."
         )
-    there = set(found)
-    lacking = len(own) - len(there)  # counted, not listed: a damaged run may claim any number of inputs
+    lacking = len(own) - len(found)  # counted, not listed: a damaged run may claim any number of inputs
     if lacking:
-        first = islice((index for index in own if index not in there), 5)
+        present = set(found)
+        first = islice((index for index in own if index not in present), 5)
         named = ", ".join(map(str, first)) + (", …" if lacking > 5 else "")
         raise RunError(
             f"{run.path} is unfinished: {lacking} of its {len(own)} inputs are missing ({named}); run its certify "
@@ -107,17 +93,7 @@ def _refuse_incomplete(run: Run, found: Sequence[int], number: int) -> None:
         )
 
 
-def _unsharded(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {**config, "inputs": whole_selection(config)}
-
-
-def _common_seed(runs: Sequence[Run]) -> int | None:
-    """The seed of all shards, or None where they have different ones, each of which its rows tell."""
-    seeds = {run.settings.seed for run in runs}
-    return seeds.pop() if len(seeds) == 1 else None
-
-
 def _comparable(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration but for the number of the shard, and the seed, which shards may draw themselves."""
+    """Return a configuration without the number of the shard and the seed, which shards may draw themselves."""
     rest = {key: value for key, value in config.items() if key != "seed"}
     return {**rest, "inputs": {**config["inputs"], "shard": config["inputs"]["shard"][1]}}

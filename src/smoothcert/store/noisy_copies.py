@@ -1,4 +1,4 @@
-"""The noisy copies behind a row of a run: drawn again from the seeds, the same as when it was certified."""
+"""Draw the noisy copies of a stored certificate again."""
 
 from __future__ import annotations
 
@@ -17,66 +17,56 @@ from smoothcert.types import RunError, UsageError
 
 
 def noisy_copies(run: Run, row: Mapping[str, Any], x: Tensor, count: int) -> Tensor:
-    """The first noisy copies of an input that its certificate was estimated from.
+    """Draw the first noisy copies of an input among its estimation samples.
 
     Args:
         run: The run.
         row: The input's row of ``run.rows()``.
-        x: The input itself, as the classifier was given it.
-        count: How many copies; fewer are given where fewer were drawn.
+        x: The input, as the classifier received it.
+        count: How many copies, at most those that were drawn.
 
     Returns:
         The copies (count, shape of x), on the CPU.
-
-    Raises:
-        UsageError: If no noisy copies were drawn for the input, or on a device that is not here.
-        RunError: If the noise was drawn in another way than this version draws it, or the input is another.
     """
     noise = _noise(run, row)
     drawn = row["stages"][0]["n"] if row.get("stages") else row.get("n")
     if noise is None or drawn is None or drawn < 1:
         raise UsageError(f"input {row['index']} of {run.path} was answered without noisy copies; choose another one.")
     stream, seed = run.settings.stream, row.get("seed")
-    seed = run.settings.seed if seed is None else seed  # rows of earlier versions do not tell
+    seed = run.settings.seed if seed is None else seed  # rows of earlier versions have no seed
     x = x.to(torch.promote_types(x.dtype, torch.float32))
     if row.get("input") not in (None, input_digest(x)):
         raise RunError(f"input {row['index']} is not the one that {run.path} was certified on; give the same data.")
     if stream.block != BLOCK:
         raise RunError(f"{run.path} drew noise in blocks of {stream.block}, not of {BLOCK}; certify it again.")
-    if seed is None or row["index"] is None or row["index"] < 0:
-        raise RunError(f"{run.path} does not tell the seed of its noise for input {row['index']}; certify it again.")
+    if seed is None:
+        raise RunError(f"{run.path} does not record the seed of its noise for input {row['index']}; certify it again.")
     try:
         x = x.to(stream.device or "").contiguous()
     except (RuntimeError, AssertionError, KeyError, TypeError) as error:
         raise UsageError(
-            f"{run.path} drew its noise on {stream.device}, which is not here; show it on such a device."
+            f"{run.path} drew its noise on {stream.device}, which is missing here; show it on such a device."
         ) from error
     rows = torch.empty((min(count, drawn), *x.shape), dtype=x.dtype, device=x.device)
-    place = {"seed": seed, "index": row["index"], "stage": ESTIMATION, "start": 0}
-    NoisyCopies(x).fill(rows, x, noise, **place)
+    NoisyCopies(x).fill(rows, x, noise, seed=seed, index=row["index"], stage=ESTIMATION, start=0)
     return rows.cpu()
 
 
 def check_data(run: Run, dataset: Indexable) -> None:
-    """Refuse a dataset that is not the one a run was certified on.
-
-    Raises:
-        UsageError: If its size or one of the inputs that the run's fingerprint covers is another, or the run has none.
-    """
+    """Refuse a dataset with another size or other inputs than the run's fingerprint."""
     known = run.settings.data
     if known is None:
-        raise UsageError(f"{run.path} does not say which data it is about, so its inputs cannot be shown.")
-    same = len(dataset) == known.size
-    if same:
+        raise UsageError(f"{run.path} does not record its data, so its inputs cannot be shown.")
+    if len(dataset) == known.size:
         indices = select(len(dataset), **whole_selection(run.config))
-        same = data_fingerprint(dataset, indices)["sha256"] == known.sha256
-    if not same:
-        split = f" ({known.split})" if known.split else ""
-        name = getattr(dataset, "name", type(dataset).__name__)
-        raise UsageError(
-            f"{run.path} was certified on {known.name}{split} with {known.size} inputs, and this {name} with "
-            f"{len(dataset)} is another dataset; give the one it was certified on."
-        )
+        if data_fingerprint(dataset, indices)["sha256"] == known.sha256:
+            return
+    split = f" ({known.split})" if known.split else ""
+    name = getattr(dataset, "name", type(dataset).__name__)
+    raise UsageError(
+        f"{run.path} was certified on {known.name}{split} with {known.size} inputs, and this {name} with "
+        f"{len(dataset)} is another dataset; give the one it was certified on."
+    )
 
 
 def _noise(run: Run, row: Mapping[str, Any]) -> Noise | None:

@@ -14,7 +14,7 @@ from smoothcert.store.rows import ANSWERS, check_rows, typed
 from smoothcert.types import ABSTAIN, Norm, UsageError
 
 METADATA_COLUMNS = ("guarantee", "arithmetic", "runtime", "model", "seed")
-"""The columns of runs and logs that become :class:`Metadata`; norm and alpha are kept apart."""
+"""The columns of runs and logs that become :class:`Metadata`; norm and alpha are kept separately."""
 
 _SHORT_HASH = 8
 _MOST_VALUES = 5
@@ -22,32 +22,17 @@ _MOST_VALUES = 5
 
 @dataclass(frozen=True)
 class Metadata:
-    """What a run says about all its radii.
-
-    Each attribute holds the distinct values of the rows in order, and None last where rows do not tell.
-
-    Attributes:
-        guarantee: What the certificates cover.
-        arithmetic: How noise was added.
-        runtime: How the model was run.
-        model: The identity of the classifier.
-        seed: The seed of the noise.
-        chosen: Settings that were chosen after the votes were drawn, such as ``n = 10,000``.
-    """
+    """The distinct values of some columns of a run in order, and None last where rows do not record one."""
 
     guarantee: tuple[str | None, ...] = (None,)
     arithmetic: tuple[str | None, ...] = (None,)
     runtime: tuple[str | None, ...] = (None,)
     model: tuple[str | None, ...] = (None,)
     seed: tuple[int | None, ...] = (None,)
-    chosen: tuple[str, ...] = ()
+    chosen: tuple[str, ...] = ()  # settings that were chosen after sampling, such as "n = 10,000"
 
     def text(self, name: str, *, short: bool = True) -> str:
-        """Write an attribute as text: ``eager+compiled`` where rows differ, ``unknown`` where they do not tell.
-
-        Args:
-            name: The attribute.
-            short: Whether to cut the identity of a classifier, and to count many values.
+        """Write an attribute as text; ``short`` cuts the identity of a classifier, and counts many values.
 
         Example:
             >>> Metadata(runtime=("compiled", "eager", None)).text("runtime")
@@ -69,22 +54,15 @@ UNKNOWN = Metadata()
 
 
 def read_metadata(table: pa.Table, *, seed: int | None = None) -> Metadata:
-    """Read what rows say about their radii; ``seed`` is that of the run, for rows of earlier versions."""
-    found: dict[str, tuple[Any, ...]] = {}
-    for name in METADATA_COLUMNS:
-        values = _distinct(table, name)
-        if name == "seed" and seed is not None:
-            values = {seed if value is None else value for value in values}
-        found[name] = _ordered(values)
-    return Metadata(**found)
+    """Read the metadata of rows; ``seed`` is that of the run, for rows of earlier versions."""
+    found = {name: _distinct(table, name) for name in METADATA_COLUMNS}
+    if seed is not None:
+        found["seed"] = {seed if value is None else value for value in found["seed"]}
+    return Metadata(**{name: _ordered(values) for name, values in found.items()})
 
 
 def read_norm(table: pa.Table) -> Norm | None:
-    """Read the norm of the radii; None where not all rows tell it.
-
-    Raises:
-        UsageError: If rows are in several norms.
-    """
+    """Read the norm of the radii; None where not all rows record it. Refuse rows in several norms."""
     values = _distinct(table, "norm")
     known = sorted(value for value in values if value is not None)
     if len(known) > 1:
@@ -100,8 +78,8 @@ def merged_metadata(found: Iterable[Metadata]) -> Metadata:
 
 
 def _distinct(table: pa.Table, name: str) -> set[Any]:
-    there = name in table.column_names and len(table)
-    return set(table[name].unique().to_pylist()) if there else {None}
+    exists = name in table.column_names and len(table)
+    return set(table[name].unique().to_pylist()) if exists else {None}
 
 
 def _ordered(values: set[Any]) -> tuple[Any, ...]:
@@ -110,58 +88,31 @@ def _ordered(values: set[Any]) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class Origin:
-    """How a run was made, as far as it matters where runs are shown together.
+    """How a run was made, as far as it matters where runs are shown together."""
 
-    Attributes:
-        noise: The name of the noise, if one noise was used for all inputs.
-        scale: Its scale: σ, λ or the share of pixels kept.
-        data: The dataset and its split.
-        n: The number of estimation samples, if it was fixed.
-        alpha: The probability of a wrong statement.
-        seeds: The seed of the noise, then those of the trainings, if known.
-        alike: What a run shares with those that differ from it in seeds only.
-        recipe: The recipe that its model was trained by, if known.
-    """
-
-    noise: str | None = None
-    scale: float | None = None
-    data: str | None = None
-    n: int | None = None
+    noise: str | None = None  # the name of the noise, if it is the same for all inputs
+    scale: float | None = None  # its σ, λ or share of pixels kept
+    data: str | None = None  # the dataset and its split
+    n: int | None = None  # the number of estimation samples, if it was fixed
     alpha: float | None = None
-    seeds: tuple[int | None, ...] = ()
-    alike: str | None = None
-    recipe: str | None = None
+    seeds: tuple[int | None, ...] = ()  # the seed of the noise, then those of the trainings
+    alike: str | None = None  # the settings shared by runs that differ in seeds only
+    recipe: str | None = None  # the recipe that trained the model
 
 
 @dataclass(frozen=True, eq=False)
 class Outcomes:
-    """What one run answered for every input; the arrays are copied and read-only.
-
-    Attributes:
-        name: The name of the run in tables and plots.
-        index: The index of every input in its dataset, each once.
-        label: The true classes.
-        predict: The certified classes, ``ABSTAIN`` (-1) where there is none.
-        radius: The certified radii in ``norm``, 0 for abstentions.
-        norm: The norm of the radii; None if it is unknown.
-        origin: How the run was made, if that is known.
-        natural: The number of inputs that PREDICT answers correctly, if known.
-        alpha: The probability of a false statement for every input, or one for all; None if it is unknown.
-        metadata: Guarantee, arithmetic, runtime, classifier and seed, as far as they are known.
-
-    Raises:
-        UsageError: If the arrays are empty, differ in length or hold values that no run can have; the input is named.
-    """
+    """The answers of one run; the arrays are checked, copied and read-only."""
 
     name: str
-    index: NDArray[np.int64]
+    index: NDArray[np.int64]  # of every input in its dataset, each once
     label: NDArray[np.int64]
-    predict: NDArray[np.int64]
-    radius: NDArray[np.float64]
+    predict: NDArray[np.int64]  # the certified classes, ABSTAIN where there is none
+    radius: NDArray[np.float64]  # 0 for abstentions
     norm: Norm | None = None
     origin: Origin | None = None
-    natural: int | None = None
-    alpha: NDArray[np.float64] | None = None
+    natural: int | None = None  # the number of inputs that PREDICT answers correctly
+    alpha: NDArray[np.float64] | None = None  # the probability of a wrong statement for every input, or one for all
     metadata: Metadata = UNKNOWN
 
     def __post_init__(self) -> None:
@@ -193,11 +144,7 @@ class Outcomes:
         natural: int | None = None,
         seed: int | None = None,
     ) -> Outcomes:
-        """Take the outcomes from the columns of an Arrow table; what has no column is unknown.
-
-        Raises:
-            UsageError: If a column is missing, or rows are in several norms.
-        """
+        """Make outcomes of the columns of an Arrow table; optional attributes without a column are unknown."""
         missing = [column for column in ANSWERS if column not in table.column_names]
         if missing:
             raise UsageError(
@@ -209,15 +156,13 @@ class Outcomes:
             raise UsageError(f"{name}: {error}") from None
         known = "alpha" in table.column_names and not table["alpha"].null_count
         alpha = table["alpha"].to_numpy() if known else None
-        index, label, predict, radius = (table[column].to_numpy() for column in ANSWERS)
-        metadata = read_metadata(table, seed=seed)
-        return cls(name, index, label, predict, radius, norm, origin, natural, alpha, metadata)
+        arrays = (table[column].to_numpy() for column in ANSWERS)
+        return cls(name, *arrays, norm, origin, natural, alpha, read_metadata(table, seed=seed))
 
     def at(self, places: NDArray[np.int64]) -> Outcomes:
         """Select rows by their positions, in that order."""
         arrays = {name: getattr(self, name)[places] for name in ANSWERS}
-        alpha = None if self.alpha is None else self.alpha[places]
-        return replace(self, **arrays, alpha=alpha, natural=None)
+        return replace(self, **arrays, alpha=None if self.alpha is None else self.alpha[places], natural=None)
 
     def restrict(self, index: NDArray[np.int64]) -> Outcomes:
         """Select inputs, in the order given."""

@@ -1,8 +1,8 @@
-"""Parquet parts of a run that notice a change of any byte.
+"""Parquet parts of a run, with a checksum over every byte.
 
-A part is an ordinary Parquet file. Its pages have checksums, but those leave out headers and the footer, where a
-flipped byte can rename a column. So the footer also holds a SHA-256 of the whole file, computed with zeros in place of
-its digits. Parts of earlier versions have neither checksum.
+A part is an ordinary Parquet file. The checksums of its pages leave out headers and the footer, where a flipped byte
+can rename a column. So the footer also holds a SHA-256 of the whole file, computed with zeros in place of its digits.
+Parts of earlier versions have neither checksum.
 """
 
 from __future__ import annotations
@@ -31,16 +31,7 @@ def parts_of(folder: Path) -> list[Path]:
 
 
 def write_part(path: Path, table: pa.Table, config: str | None) -> None:
-    """Write a part atomically.
-
-    Args:
-        path: The file.
-        table: Its rows.
-        config: The digest of the run's configuration, which tells its parts from those of other runs.
-
-    Raises:
-        OSError: If it cannot be written.
-    """
+    """Write a part atomically, with the digest of the configuration that it belongs to."""
     facts = {_KEY: _ZEROS} if config is None else {_KEY: _ZEROS, _CONFIG: config.encode()}
     stream = io.BytesIO()
     pq.write_table(table.replace_schema_metadata(facts), stream, compression="zstd", write_page_checksum=True)
@@ -51,20 +42,12 @@ def write_part(path: Path, table: pa.Table, config: str | None) -> None:
 
 
 def read_part(path: Path, columns: list[str] | None = None) -> pa.Table:
-    """Read the rows of a part, or some columns of them.
-
-    Raises:
-        RunError: If the file is damaged.
-    """
+    """Read the rows of a part, or some columns of them; refuse a damaged file."""
     return _read(path, columns).replace_schema_metadata(None)
 
 
 def part_config(path: Path) -> str | None:
-    """Read the digest of the configuration that a part belongs to; ``None`` where it does not tell.
-
-    Raises:
-        RunError: If the file is damaged.
-    """
+    """Read the digest of the configuration that a part belongs to; None in parts of earlier versions."""
     facts = _read(path, ["index"]).schema.metadata or {}
     return facts[_CONFIG].decode() if _CONFIG in facts else None
 
@@ -79,24 +62,20 @@ def _read(path: Path, columns: list[str] | None) -> pa.Table:
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise RunError(
-            f"{path} is damaged ({reason}); delete it and run the same certify command again to compute its rows anew."
+            f"{path} is damaged ({reason}); delete it and run the same command again to compute its rows again."
         ) from error
 
 
 @lru_cache(maxsize=65_536)
 def _verify(path: Path, _size: int, _changed: int, _inode: int) -> None:
-    """Check the sum over the whole file, once as long as the file does not change.
-
-    This comes before anything is parsed: a damaged footer can say anything.
-    """
+    """Check the sum over the whole file before anything is parsed, once as long as the file does not change."""
     content = path.read_bytes()
-    found = None
-    for found in _DIGITS.finditer(content):  # noqa: B007 - the last one is in the footer
-        pass
-    if found is None:
+    places = list(_DIGITS.finditer(content))
+    if not places:
         if _KEY in content:
             raise ValueError("its checksum is unreadable")
         return
-    zeros = content[: found.start()] + _ZEROS + content[found.end() :]
-    if hashlib.sha256(zeros).hexdigest().encode() != found[1]:
+    digits = places[-1]  # the last one is in the footer
+    zeros = content[: digits.start()] + _ZEROS + content[digits.end() :]
+    if hashlib.sha256(zeros).hexdigest().encode() != digits[1]:
         raise ValueError("its checksum differs")

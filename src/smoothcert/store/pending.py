@@ -1,8 +1,8 @@
-"""Rows on their way into a part: one line of JSON each, appended as soon as they are finished.
+"""Pending rows: finished rows that are not in a part yet, one line of JSON each.
 
-Every line ends with a checksum of what stands before it. The first line counts the rows: it is rewritten in place
-after each of them, so a file that was cut short is noticed, while a process that is killed leaves at most one line more
-than counted, or the beginning of one. Lines of earlier versions have no checksum and no count before them.
+Every line ends with a checksum of the text before it. The first line counts the rows and is rewritten in place after
+each of them, so a file that was cut short is noticed; a killed process leaves at most one line more than counted, or
+the beginning of one. Files of earlier versions have neither checksums nor a count.
 """
 
 from __future__ import annotations
@@ -25,75 +25,55 @@ _SUM = b', "crc": "'
 
 @dataclass(frozen=True)
 class Pending:
-    """The pending rows of a run, read.
-
-    Attributes:
-        rows: The rows of the whole lines.
-        size: The length of the whole lines in bytes.
-        config: The digest of the configuration they belong to, where the file tells.
-        counted: How many rows were written at least, where the file tells.
-        torn: Whether a line without its end follows.
-    """
+    """The content of a pending file; config digest and count are None in files of earlier versions."""
 
     rows: list[Row]
-    size: int = 0
     config: str | None = None
     counted: int | None = None
-    torn: bool = False
+    torn: bool = False  # whether an incomplete line follows
 
 
 def read_pending(folder: Path) -> Pending:
-    """The pending rows of a run folder; a last line without its end was never finished and is left out.
-
-    Raises:
-        RunError: If a line is damaged.
-    """
+    """Read the pending rows of a run folder, without an incomplete last line; refuse a damaged file."""
     file = folder / NAME
     try:
         content = file.read_bytes() if file.exists() else b""
     except OSError as error:
         raise RunError(f"{file} cannot be read ({error.strerror or error}); make it readable, or delete it.") from error
     *lines, rest = content.split(b"\n")
-    size = len(content) - len(rest)
     head = _parse(lines[0]) if lines else None
     counts = head is not None and "rows" in head
+
+    def damaged(number: int) -> RunError:
+        which = "that line and line 1, which counts the rows," if counts and number > 1 else "that line"
+        return RunError(
+            f"{file} is damaged in line {number}; delete {which} and run the same command again to compute missing "
+            "rows again."
+        )
+
     rows = []
     for number, line in enumerate(lines[counts:], 1 + counts):
         row = _parse(line)
         if row is None or "index" not in row:
-            raise _damaged(file, number, counts)
+            raise damaged(number)
         rows.append(row)
-    # A kill leaves the beginning of a line. The count is written whole, and a whole line ends in nothing but a newline.
-    if (rest and not lines and not rest.startswith(b'{"index"')) or _has_sum(rest[:-1]):
-        raise _damaged(file, len(lines) + 1, counts)
+    # A kill leaves the beginning of a row. The count is written whole, and a whole line ends with a newline.
+    if (rest and not lines and not rest.startswith(b'{"index"')) or (_SUM in rest and _parse(rest[:-1]) is not None):
+        raise damaged(len(lines) + 1)
     mistyped = mistyped_row(rows)
     if mistyped is not None:
-        raise _damaged(file, 1 + counts + mistyped, counts)
+        raise damaged(1 + counts + mistyped)
     if head is None or not counts:
-        return Pending(rows, size, torn=bool(rest))
+        return Pending(rows, torn=bool(rest))
     if type(head["rows"]) is not int or not isinstance(head.get("config"), str):
-        raise _damaged(file, 1, counts)
-    return Pending(rows, size, head["config"], head["rows"], bool(rest))
-
-
-def _damaged(file: Path, number: int, counts: bool) -> RunError:
-    which = "that line and line 1, which counts the rows," if counts and number > 1 else "that line"
-    return RunError(
-        f"{file} is damaged in line {number}; delete {which} and run the same certify command again to compute what is "
-        "missing anew."
-    )
+        raise damaged(1)
+    return Pending(rows, head["config"], head["rows"], bool(rest))
 
 
 class PendingFile:
-    """The pending file of a run that is being written.
+    """The pending file of a run that is open for writing; refuses a file that is damaged or has lost rows.
 
-    Args:
-        folder: The run folder.
-        config: The digest of the run's configuration.
-
-    Raises:
-        RunError: If the file is damaged, or has lost rows.
-        OSError: If it cannot be written.
+    All methods raise ``OSError`` if the file cannot be written.
     """
 
     def __init__(self, folder: Path, config: str) -> None:
@@ -106,26 +86,19 @@ class PendingFile:
         if lost > 0:
             raise RunError(
                 f"{self.path} has lost {lost + found.torn} of the {found.counted} rows written to it; delete its line "
-                "1, which counts them, and run the same certify command again to compute them anew."
+                "1, which counts them, and run the same command again to compute them again."
             )
-        if found.counted is None:
+        if found.counted is None or found.torn:
             with replacing(self.path) as temporary:
-                lines = [_line(row) for row in found.rows]
-                temporary.write_bytes(b"".join([self._count(len(lines)), *lines]))
-        elif found.torn:
-            os.truncate(self.path, found.size)
+                lines = (_sealed(json.dumps(row).encode()) for row in found.rows)
+                temporary.write_bytes(b"".join([self._head(len(found.rows)), *lines]))
         self._file = self.path.open("r+b", buffering=0)
-        self._head = len(self._count(0))
-        self._rows = len(found.rows)
+        self._count = len(found.rows)
         self._synced = time.monotonic()
 
     def append(self, row: Row) -> None:
-        """Add a row; once this returns, killing the process does not lose it.
-
-        Raises:
-            OSError: If it cannot be written; the file is then as it was before.
-        """
-        line = _line(row)
+        """Add a row; once this returns, killing the process does not lose it. After an error the file is as before."""
+        line = _sealed(json.dumps(row, allow_nan=False).encode())
         size = self._file.seek(0, os.SEEK_END)
         try:
             while line:
@@ -133,44 +106,35 @@ class PendingFile:
             if time.monotonic() - self._synced > 1.0:
                 os.fsync(self._file.fileno())
                 self._synced = time.monotonic()
-            self._write_count(self._rows + 1)
+            self._write_count(self._count + 1)
         except OSError:
             self._file.truncate(size)
             raise
-        self._rows += 1
 
     def clear(self) -> None:
-        """Drop all rows.
-
-        Raises:
-            OSError: If that fails; some or all rows are then still there.
-        """
+        """Drop all rows; after an error, some or all are still there."""
         self._write_count(0)
-        self._file.truncate(self._head)
-        self._rows = 0
+        self._file.truncate(len(self._head(0)))
 
     def close(self) -> None:
         self._file.close()
 
-    def _write_count(self, rows: int) -> None:
+    def _write_count(self, count: int) -> None:
         self._file.seek(0)
-        self._file.write(self._count(rows))
+        self._file.write(self._head(count))
+        self._count = count
 
-    def _count(self, rows: int) -> bytes:
-        return _sealed(f'{{"rows": {rows:12d}, "config": "{self._config}"}}'.encode())  # of one length, to be rewritten
-
-
-def _line(row: Row) -> bytes:
-    return _sealed(json.dumps(row, allow_nan=False).encode())
+    def _head(self, count: int) -> bytes:
+        return _sealed(f'{{"rows": {count:12d}, "config": "{self._config}"}}'.encode())  # always of the same length
 
 
 def _sealed(body: bytes) -> bytes:
-    """An object of JSON as a line, with its checksum as one more entry."""
+    """Return a JSON object as a line, with its checksum as the last entry."""
     return body[:-1] + _SUM + b'%08x"}\n' % zlib.crc32(body)
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
-    """What a line says, if it is whole; a line without a checksum must look like one of an earlier version."""
+    """Read a line; None if its checksum differs, or if it has none and is not a row of an earlier version."""
     try:
         entries = parse_json(line)
     except ValueError:
@@ -180,8 +144,3 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     if entries.pop("crc", None) is not None:
         return entries if _sealed(line.rpartition(_SUM)[0] + b"}") == line + b"\n" else None
     return entries if entries.keys() <= set(SCHEMA.names) else None
-
-
-def _has_sum(line: bytes) -> bool:
-    """Whether a line is whole and has the right checksum."""
-    return _SUM in line and _parse(line) is not None

@@ -27,13 +27,13 @@ from smoothcert.store.run_json import RunSettings
 from smoothcert.types import Norm, RunError, UsageError
 
 SCALES = {"gaussian": ("sigma", "σ"), "uniform": ("lam", "λ"), "discrete": ("keep", "keep")}
-"""The setting that is the scale of a noise, and how it is written in headings, by the noise's name."""
+"""The setting that is the scale of a noise, and its heading in tables, by the noise's name."""
 
 CERTIFICATION, SELECTION, ENTROPIES = "_certification", "_selection_", "_entropies"
-"""The endings of published ACES logs behind their common prefix."""
+"""The endings of published ACES logs after their common prefix."""
 
 _SHOWN = (*ANSWERS, "norm", "alpha", "clean_predict", *METADATA_COLUMNS)
-_MOST_VOTES = 100_000_000  # votes that are read to compute the natural accuracy
+_MOST_VOTES = 100_000_000  # that are read to compute the natural accuracy
 _LOG_SUFFIXES = (".tsv", ".txt", ".log")
 
 IntArray = NDArray[np.int64]
@@ -41,19 +41,12 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """A run or a log.
+    """A run or a log."""
 
-    Attributes:
-        name: The name in tables and figures, unique among the results it was found with.
-        source: The run folder or the log.
-        prefix: For published ACES logs, their common prefix; the source is then the certification among them.
-        index: The inputs it is restricted to; all by default.
-    """
-
-    name: str
+    name: str  # in tables and figures, unique among the results it was found with
     source: Run | Log
-    prefix: Path | None = None
-    index: IntArray | None = None
+    prefix: Path | None = None  # of published ACES logs; the source is then the certification among them
+    index: IntArray | None = None  # the inputs it is restricted to, ascending; all by default
 
     @property
     def path(self) -> Path:
@@ -71,64 +64,45 @@ class Result:
 
     @property
     def settings(self) -> RunSettings:
-        """The configuration with typed fields; a log has a kind only.
-
-        Raises:
-            RunError: If a setting is not of the type that any version writes.
-        """
+        """The configuration with typed fields; a log has a kind only."""
         return RunSettings(kind=f"imported {self.kind}") if self.run is None else self.run.settings
 
     @property
     def kind(self) -> str:
-        """What it holds: ``certification``, ``selection``, ``prediction`` or ``entropy``."""
+        """``certification``, ``selection``, ``prediction``, ``entropy`` or ``votes``."""
         if isinstance(self.source, Log):
             return self.source.kind.value
         return str(self.source.config["kind"]).removeprefix("imported ")
 
     def table(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Read all rows, ordered by input, or those of these columns that are there; each column is read once.
-
-        Raises:
-            RunError: If a file of a run is damaged.
-        """
-        if isinstance(self.source, Log):
-            found = self._log_table
-        else:
-            key = "*" if columns is None or "*" in self._tables else ",".join(columns)
-            if key not in self._tables:
-                wanted = None if columns is None else list(dict.fromkeys(["index", *columns]))
-                self._tables[key] = self.source.table(wanted)
-            found = self._tables[key]
+        """Read the rows, ordered by input; only those of the columns that exist, or all."""
+        key = "*" if columns is None or "*" in self._tables else ",".join(columns)
+        if key not in self._tables:
+            assert isinstance(self.source, Run)
+            self._tables[key] = self.source.table(columns)
+        found = self._tables[key]
         if columns is not None:
             found = found.select([name for name in columns if name in found.column_names])
         return found if self.index is None else found.take(pa.array(self._places))
 
     @cached_property
     def _tables(self) -> dict[str, pa.Table]:
-        return {}
-
-    @cached_property
-    def _log_table(self) -> pa.Table:
-        assert isinstance(self.source, Log)
-        return self.source.table.sort_by("index")
+        """The columns read so far; all columns are ``*``."""
+        return {"*": self.source.table.sort_by("index")} if isinstance(self.source, Log) else {}
 
     @cached_property
     def _places(self) -> IntArray:
-        everything = replace(self, index=None).table(["index"])["index"].to_numpy()
         assert self.index is not None
+        everything = replace(self, index=None).table(["index"])["index"].to_numpy()
         return np.asarray(np.searchsorted(everything, self.index))
 
     def has(self, *columns: str) -> bool:
-        """Tell whether it has these columns, with a value in every row."""
+        """Return whether these columns exist, with a value in every row."""
         table = self.table(columns)
         return len(table.column_names) == len(columns) and not any(column.null_count for column in table.columns)
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """Read one value for every input.
-
-        Raises:
-            UsageError: If there is no such column, or a value is missing.
-        """
+        """Read a column; refuse a result without it or with missing values."""
         if not self.has(name):
             raise UsageError(
                 f"{self.path} does not have {name} for its inputs; logs of earlier systems lack it, so certify again "
@@ -137,16 +111,11 @@ class Result:
         return self.table([name])[name]
 
     def array(self, name: str) -> NDArray[Any]:
-        """Read a column as an array; see :meth:`column`."""
+        """Read a column as an array."""
         return np.asarray(self.column(name).to_numpy())
 
     def votes(self, name: str) -> IntArray:
-        """Read a column of votes as a matrix with a row per input.
-
-        Raises:
-            UsageError: If there is no such column.
-            RunError: If rows have different numbers of classes.
-        """
+        """Read a column of votes as a matrix with a row per input."""
         return vote_matrix(self.path, name, self.column(name))
 
     def restrict(self, index: IntArray) -> Result:
@@ -155,29 +124,21 @@ class Result:
 
     @cached_property
     def outcomes(self) -> Outcomes:
-        """The certified answers.
-
-        Raises:
-            UsageError: If it does not hold certificates, or a log is empty.
-            RunError: If a run has no rows yet, or its rows are damaged or in several norms.
-        """
-        columns = [*_SHOWN, "counts"] if self._natural_from_votes else list(_SHOWN)
+        """The certified answers; results without certificates or rows, and rows in several norms, are refused."""
+        settings = self.settings
+        columns = list(_SHOWN)
+        if settings.fixed_samples and settings.one_noise and settings.procedure.alpha is not None:
+            columns.append("counts")
         table = self.table(columns)
         if len(table) == 0:
             raise UsageError(f"{self.path} holds no rows.") if self.run is None else no_rows(self.path)
-        whole = set(ANSWERS) <= set(table.column_names)
         try:
-            origin, natural, seed = self.origin(), self._natural(table), self.settings.seed
-            return Outcomes.from_table(self.name, table, origin=origin, natural=natural, seed=seed)
+            origin, natural = self.origin(), self._natural(table)
+            return Outcomes.from_table(self.name, table, origin=origin, natural=natural, seed=settings.seed)
         except UsageError as error:
-            if whole and self.run is not None:
+            if self.run is not None and set(ANSWERS) <= set(table.column_names):
                 raise RunError(f"{self.path} is damaged: {error}") from error
             raise
-
-    @property
-    def _natural_from_votes(self) -> bool:
-        settings = self.settings
-        return settings.fixed_samples and settings.one_noise and settings.procedure.alpha is not None
 
     def _natural(self, table: pa.Table) -> int | None:
         """Count the inputs that PREDICT answers correctly, where that is known."""
@@ -196,7 +157,7 @@ class Result:
         return natural_count(counts, table["label"].to_numpy(), self.settings.procedure.alpha or 0.0)
 
     def origin(self, *, n: int | None = None, alpha: float | None = None) -> Origin | None:
-        """Tell how a run was made, or recomputed for another ``n`` or ``alpha``; None for a log."""
+        """Return how a run was made, or recomputed for another ``n`` or ``alpha``; None for a log."""
         settings = self.settings
         if self.run is None or not settings.certified:
             return None
@@ -206,7 +167,7 @@ class Result:
         seeds = [config.pop("seed", 0)]
         training = _training(self.run)
         if training:
-            # The same training with another seed has other weights; its settings take their place.
+            # The same training with another seed has other weights, so its settings replace the hash of the weights.
             config["model"] = [entry["settings"] for entry in training]
             seeds += [entry["seed"] for entry in training]
         noise = settings.noise if settings.one_noise else None
@@ -226,39 +187,32 @@ class Result:
 
     @property
     def sampling_limit(self) -> float | None:
-        """The largest radius that its number of samples can prove, if every vote agrees.
-
-        None where no n or no noise is fixed, or where it depends on the size of an input, which was not stored.
-        """
+        """The radius that its samples prove if all votes agree; None where that depends on the input or is unknown."""
         settings, procedure = self.settings, self.settings.procedure
-        if not settings.certified or not settings.fixed_samples or not settings.one_noise:
+        if self.run is None or not settings.certified or not settings.fixed_samples or not settings.one_noise:
             return None
         try:
-            noise, norm = settings.build_noise(), settings.norm()
-        except UsageError:  # a noise that this version does not know
+            noise = settings.build_noise()
+            norm = None if noise is None else noise.resolve_norm(procedure.norm)
+        except UsageError:  # a noise that this version does not have
             return None
-        if noise is None or procedure.n is None or procedure.alpha is None or self.run is None:
+        dimension = self.run.dimension if norm is Norm.LINF else None
+        unknown = norm is Norm.LINF and dimension is None
+        if noise is None or procedure.n is None or procedure.alpha is None or unknown:
             return None
-        if norm is Norm.LINF and self.run.dimension is None:
-            return None
-        bound = lower_bound(procedure.n, procedure.n, procedure.alpha)
-        return float(noise.radius(bound, norm, self.run.dimension if norm is Norm.LINF else None))
+        return float(noise.radius(lower_bound(procedure.n, procedure.n, procedure.alpha), norm, dimension))
 
 
 def no_rows(path: Path) -> RunError:
-    """Make the error for a run without rows."""
+    """Return the error for a run without rows."""
     return RunError(f"{path} holds no rows yet.")
 
 
 def vote_matrix(path: Path, what: str, column: pa.ChunkedArray) -> IntArray:
-    """Turn a column of equally long lists into a matrix with a row per input.
-
-    Raises:
-        RunError: If the lists differ in length.
-    """
+    """Convert a column of equally long lists to a matrix with a row per input."""
     lengths = set(pc.list_value_length(column).to_pylist())
     if len(lengths) != 1 or None in lengths:
-        raise RunError(f"{path} is damaged: {what} must hold equally many counts in every row.")
+        raise RunError(f"{path} is damaged: {what} must hold equally many counts in every row; compute it again.")
     return np.asarray(column.combine_chunks().flatten().to_numpy()).reshape(len(column), lengths.pop())
 
 
@@ -275,28 +229,24 @@ def natural_count(counts: IntArray, label: IntArray, alpha: float) -> int:
 
 
 def _training(run: Run) -> list[Mapping[str, Any]]:
-    """Find how the models of the last session were trained, where it tells."""
+    """Return how the models of the last session that records it were trained."""
     for session in reversed(run.sessions):
         source = session.get("source")
         training = source.get("training") if isinstance(source, Mapping) else None
         if isinstance(training, list) and training:
-            return training if all(map(_tells_training, training)) else []
+            valid = all(
+                isinstance(entry, Mapping)
+                and {"settings", "seed", "recipe"} <= entry.keys()
+                and isinstance(entry["seed"], int)
+                and isinstance(entry["recipe"], str | None)
+                for entry in training
+            )
+            return training if valid else []
     return []
 
 
-def _tells_training(entry: Any) -> bool:
-    if not isinstance(entry, Mapping) or not {"settings", "seed", "recipe"} <= entry.keys():
-        return False
-    return isinstance(entry["seed"], int) and (entry["recipe"] is None or isinstance(entry["recipe"], str))
-
-
 def load_result(path: str | os.PathLike[str]) -> Result:
-    """Open one run folder or log.
-
-    Raises:
-        UsageError: If there is nothing at the path.
-        RunError, LogError: If it is damaged.
-    """
+    """Open a run folder or a log."""
     path = Path(path)
     if not path.exists():
         raise UsageError(f"there is no {path}; give run folders or log files.")
@@ -310,15 +260,11 @@ def find_results(paths: Sequence[str | os.PathLike[str]]) -> list[Result]:
     """Find runs and certification logs.
 
     Args:
-        paths: Run folders, logs, folders that hold some of them (whatever else is there is ignored), and common
-            prefixes of published ACES logs.
+        paths: Run folders, logs, folders that contain certifications (other files are ignored), and common prefixes of
+            published ACES logs.
 
     Returns:
         Each result once, in the order found. Equal names get as many parent folders as needed to differ.
-
-    Raises:
-        UsageError: If there is nothing at a path.
-        RunError, LogError: If a run or a log is damaged.
     """
     found: dict[Path, Result] = {}
     for path in map(Path, paths):
@@ -341,7 +287,7 @@ def _at(path: Path) -> list[Result]:
 
 
 def results_in(folder: Path) -> list[Result]:
-    """Open all runs and certification logs in a folder; whatever else is there is ignored."""
+    """Open all certification runs and logs in a folder; other runs and files are ignored."""
     found = []
     for entry in sorted(folder.iterdir()):
         if (entry / run_json.NAME).exists() or (entry.is_file() and looks_like_log(entry)):
@@ -351,7 +297,7 @@ def results_in(folder: Path) -> list[Result]:
 
 
 def distinct_names(names: Mapping[Path, str]) -> dict[Path, str]:
-    """Make names differ by putting as many parent folders in front as that takes.
+    """Make names differ by as many parent folders as that needs.
 
     Example:
         >>> list(distinct_names({Path("/a/x"): "x", Path("/b/x"): "x", Path("/b/y"): "y"}).values())
@@ -367,5 +313,5 @@ def distinct_names(names: Mapping[Path, str]) -> dict[Path, str]:
 
 
 def log_name(path: Path) -> str:
-    """Name a log after its file, without a suffix that only says it is text; ``sigma_0.50`` stays whole."""
+    """Return the file name of a log, without the suffix of a text file; ``sigma_0.50`` stays whole."""
     return path.stem if path.suffix in _LOG_SUFFIXES else path.name

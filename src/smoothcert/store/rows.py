@@ -1,4 +1,4 @@
-"""The rows of a run: their types, their checks, and how a certificate becomes one."""
+"""The rows of a run: column types, checks, and the conversion of certificates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from smoothcert.store.logs import LOG_TYPES
-from smoothcert.types import ABSTAIN, LARGEST_RADIUS, Arithmetic, Certificate, Guarantee, Norm, Routing
+from smoothcert.types import ABSTAIN, LARGEST_RADIUS, Arithmetic, Certificate, Guarantee, Norm
 
 Row = dict[str, Any]
 
@@ -55,30 +55,25 @@ SCHEMA = pa.schema(
         ("input", pa.string()),
     ]
 )
-"""The columns of a certification run.
+"""The columns of a certification run; parts of earlier versions lack the last ones.
 
 ``checkpoints`` are cumulative counts at powers of ten below ``n``; ``consensus`` is the share of noisy copies that the
-first members of a consensus decided, null for other models; ``sigma`` is the noise scale of this input where each input
-has one. Where a selector chose who answers: its certified ``choice`` (-1: none) and how far it holds, its votes over
-the estimation and the selection samples (for ACES, copies per threshold), and the class of a core. Parts of earlier
-versions lack the last columns: there the values are unknown.
+first members of a consensus decided; ``sigma`` is the noise scale of this input, where each input has one. With a
+selector: its certified ``choice`` (-1: none) and the radius of the choice, its votes over the estimation and the
+selection samples (for ACES, copies per threshold), and the class of the core.
 """
 
 _TYPES = LOG_TYPES | {field.name: field.type for field in SCHEMA}
-_KINDS: dict[str, list[str | None]] = {
-    name: [each.value for each in kind]
-    for name, kind in (("norm", Norm), ("guarantee", Guarantee), ("arithmetic", Arithmetic))
-}
+_KINDS = {"norm": Norm, "guarantee": Guarantee, "arithmetic": Arithmetic}
 
 
 def typed(table: pa.Table) -> pa.Table:
-    """Give a table the column types of a run.
-
-    Raises:
-        ValueError: If a column appears twice or has another type, or a list has gaps.
-    """
-    for name in table.column_names:
-        if table.column_names.count(name) > 1:
+    """Cast a table to the column types of a run; raise ``ValueError`` where that is not possible."""
+    names = table.column_names
+    if "index" not in names:
+        raise ValueError("it has no column index")
+    for place, name in enumerate(names):
+        if names.count(name) > 1:
             raise ValueError(f"it has two columns {name}")
         column, known = table[name], _TYPES.get(name, table[name].type)
         if column.type != known:
@@ -88,13 +83,11 @@ def typed(table: pa.Table) -> pa.Table:
                 column = column.cast(known)
             except pa.ArrowInvalid:
                 raise ValueError(f"its column {name} has a value that is not {known}") from None
-            table = table.set_column(table.column_names.index(name), name, column)
+            table = table.set_column(place, name, column)
         if pa.types.is_list(column.type) and pa.types.is_struct(column.type.value_type):
             entries = column.combine_chunks().flatten()
             if entries.null_count or any(part.null_count for part in entries.flatten()):
                 raise ValueError(f"its column {name} has gaps")
-    if "index" not in table.column_names:
-        raise ValueError("it has no column index")
     return table
 
 
@@ -108,29 +101,21 @@ def _is_empty(kind: Any) -> bool:
 
 def mistyped_row(rows: Sequence[Row]) -> int | None:
     """Return the position of the first row whose values do not have the types of a run."""
-    if _has_types(rows):
-        return None
-    return next((place for place, row in enumerate(rows) if not _has_types([row])), 0)
-
-
-def _has_types(rows: Sequence[Row]) -> bool:
     try:
-        table = typed(pa.Table.from_pylist(rows, schema=SCHEMA))
+        if not typed(pa.Table.from_pylist(rows, schema=SCHEMA))["index"].null_count:
+            return None
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        return False
-    return not table["index"].null_count
+        pass
+    return next((place for place, row in enumerate(rows) if len(rows) > 1 and mistyped_row([row]) is not None), 0)
 
 
 def check_rows(table: pa.Table, *, num_classes: int | None = None, needs_norm: bool = False) -> None:
-    """Refuse rows that no run can have; only columns that are present are checked.
+    """Raise ``ValueError`` if a row is invalid; columns that are missing are not checked.
 
     Args:
-        table: The rows, with the types of a run.
+        table: Rows with the types of a run.
         num_classes: The number of classes, if known.
         needs_norm: Whether every row must have a norm; rows of imported logs may lack it.
-
-    Raises:
-        ValueError: Saying which row is wrong, and why.
     """
     if not len(table):
         return
@@ -157,22 +142,23 @@ def _problems(table: pa.Table, num_classes: int | None, needs_norm: bool) -> Ite
         if name in there:
             values = _array(table[name])
             yield values < lowest, f"has a negative {name}"
-            if num_classes is not None and name != "index":
+            if num_classes is not None and name == "predict":  # labels may be classes that the model does not have
                 yield values >= num_classes, f"has a {name} beyond the {num_classes} classes"
     for name in ("radius", "p_lower", "sigma", "seconds", "choice_radius", "offset"):
         if name in there:
             values = _array(pc.fill_null(table[name], 0.0))
             yield ~((values >= 0) & (values < LARGEST_RADIUS)), f"has a {name} that is not a number from 0 to 1e15"
     if {"predict", "radius"} <= there:
-        answered = _array(table["predict"]) != ABSTAIN
-        yield ~answered & (_array(table["radius"]) > 0), "abstains, but has a radius above 0"
+        abstained = _array(table["predict"]) == ABSTAIN
+        yield abstained & (_array(table["radius"]) > 0), "abstains, but has a radius above 0"
     if "alpha" in there:
         alpha = _array(pc.fill_null(table["alpha"], 0.5))
         yield ~((alpha > 0) & (alpha < 1)), "has an alpha that is not strictly between 0 and 1"
     for name, kinds in _KINDS.items():
         if name in there:
-            allowed = kinds if name == "norm" and needs_norm else [*kinds, None]
-            yield ~_array(pc.is_in(table[name], value_set=pa.array(allowed, pa.string()))), f"has an invalid {name}"
+            unknown = [] if name == "norm" and needs_norm else [None]
+            allowed = pa.array([*(kind.value for kind in kinds), *unknown], pa.string())
+            yield ~_array(pc.is_in(table[name], value_set=allowed)), f"has an invalid {name}"
     for votes, samples in (("counts", "n"), ("selection", "n0"), ("selector", None), ("selector0", None)):
         if votes in there:
             n = _array(pc.fill_null(table[samples], 2**62)) if samples in there else None  # null: unknown
@@ -197,53 +183,28 @@ def _array(values: Any) -> NDArray[Any]:
 
 
 def certificate_row(
-    certificate: Certificate,
-    label: int,
-    seconds: float,
-    consensus: float | None = None,
-    sigma: float | None = None,
+    certificate: Certificate, label: int, seconds: float, consensus: float | None = None, sigma: float | None = None
 ) -> Row:
     """Make the row of an input whose true class is ``label``."""
-    c = certificate
-    return {
-        "index": c.index,
+    c, routing = certificate, certificate.routing
+    same = ("index", "radius", "p_lower", "alpha", "n", "n0", "seed", "offset", "runtime", "model", "input")
+    row = {name: getattr(c, name) for name in same}
+    row |= {name: getattr(c, name).value for name in ("norm", "guarantee", "outcome", "arithmetic")}
+    row |= {
         "label": label,
         "predict": c.label,
-        "radius": c.radius,
         "correct": c.label == label,
-        "p_lower": c.p_lower,
-        "alpha": c.alpha,
         "alpha_split": [{"bound": bound, "alpha": alpha} for bound, alpha in c.alpha_split.items()],
-        "norm": c.norm.value,
-        "guarantee": c.guarantee.value,
-        "n": c.n,
         "counts": list(c.counts),
-        "n0": c.n0,
         "selection": list(c.selection),
         "checkpoints": [{"n": n, "counts": list(counts)} for n, counts in c.checkpoints.items()],
-        "outcome": c.outcome.value,
         "decisions": [{"radius": radius, "outcome": outcome.value} for radius, outcome in c.decisions.items()],
         "stages": [{"n": stage.n, "counts": list(stage.counts)} for stage in c.stages],
         "seconds": seconds,
         "consensus": consensus,
         "sigma": sigma,
-        **_routing_columns(c.routing),
-        "seed": c.seed,
-        "arithmetic": c.arithmetic.value,
-        "offset": c.offset,
-        "runtime": c.runtime,
-        "model": c.model,
-        "input": c.input,
     }
-
-
-def _routing_columns(routing: Routing | None) -> Row:
-    if routing is None:
-        return dict.fromkeys(("choice", "choice_radius", "selector", "selector0", "core"))
-    return {
-        "choice": routing.choice,
-        "choice_radius": routing.radius,
-        "selector": list(routing.counts),
-        "selector0": list(routing.selection),
-        "core": routing.core,
-    }
+    if routing is not None:
+        row |= {"choice": routing.choice, "choice_radius": routing.radius, "core": routing.core}
+        row |= {"selector": list(routing.counts), "selector0": list(routing.selection)}
+    return {name: row.get(name) for name in SCHEMA.names}

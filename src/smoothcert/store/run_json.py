@@ -1,7 +1,7 @@
-"""``run.json``: what was asked for and under which circumstances, with a checksum.
+"""``run.json``: the configuration and the sessions of a run, with a checksum.
 
-Parts and pending rows carry a digest of the configuration they belong to. So where ``run.json`` is lost or damaged, the
-same command can continue with the rows that are there.
+Parts and pending rows carry a digest of their configuration. So where ``run.json`` is lost or damaged, the same command
+can continue with the rows that are there.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ from smoothcert.noise import Noise, noise_from_config
 from smoothcert.store import pending
 from smoothcert.store.parts import part_config, parts_of
 from smoothcert.store.pending import read_pending
-from smoothcert.types import Norm, RunError, wrong_path
+from smoothcert.types import RunError, wrong_path
 
 NAME = "run.json"
 FORMAT = 1
+VOTES = "votes"
+"""The kind of a run that holds votes without certificates: soft labels, or decisions of a black-box classifier."""
 
 Count = Annotated[int, Field(gt=0, lt=2**63)]
 Position = Annotated[int, Field(ge=0, lt=2**63)]
 Whole = Annotated[int, Field(gt=-(2**63), lt=2**63)]
-Probability = Annotated[float, Field(gt=0, lt=1)]
+Probability = Annotated[float, Field(gt=0, le=1)]  # 1 for votes, which prove nothing
 
 
 class _Settings(BaseModel):
@@ -42,8 +44,6 @@ class _Settings(BaseModel):
 
 
 class ProcedureSettings(_Settings):
-    """How inputs were certified."""
-
     name: str | None = None
     norm: str | None = None
     n: Count | None = None
@@ -52,8 +52,6 @@ class ProcedureSettings(_Settings):
 
 
 class NoiseSettings(_Settings):
-    """The noise of a run or of one of its experts."""
-
     name: str | None = None
     sigma: float | None = None
     lam: float | None = None
@@ -70,8 +68,6 @@ class StreamSettings(_Settings):
 
 
 class DataSettings(_Settings):
-    """The dataset of a run."""
-
     name: str | None = None
     split: str | None = None
     size: Count | None = None
@@ -88,31 +84,17 @@ class InputSettings(_Settings):
 
 
 class RunSettings(_Settings):
-    """The configuration of a run; imported logs and earlier versions lack some fields.
+    """The configuration of a run; imported logs and earlier versions lack some fields."""
 
-    Attributes:
-        kind: ``certification``, or ``imported`` and the kind of a log.
-        procedure: The procedure.
-        noise: The noise; the selector's where there are several experts.
-        experts: The experts of a router.
-        sigma: How the noise scale of each input was chosen, where each input has one.
-        guarantee: The guarantee, where it is not that of the noise and the procedure.
-        stream: How noise was drawn.
-        seed: The seed of the noise; None where shards had different ones.
-        num_classes: The number of classes; of a router, of experts.
-        data: The dataset.
-        inputs: Which of its inputs.
-    """
-
-    kind: str
+    kind: str  # "certification", "votes", or "imported" and the kind of a log
     procedure: ProcedureSettings = ProcedureSettings()
-    noise: NoiseSettings | None = None
-    experts: list[dict[str, Any]] | None = None
-    sigma: dict[str, Any] | None = None
-    guarantee: str | None = None
+    noise: NoiseSettings | None = None  # with experts, that of the selector
+    experts: list[dict[str, Any]] | None = None  # of a router
+    sigma: dict[str, Any] | None = None  # how the noise scale of each input was chosen, where each input has one
+    guarantee: str | None = None  # where it does not follow from the noise and the procedure
     stream: StreamSettings = StreamSettings()
-    seed: Position | None = None
-    num_classes: Count | None = None
+    seed: Position | None = None  # None where shards had different ones
+    num_classes: Count | None = None  # of a router, the number of experts
     data: DataSettings | None = None
     inputs: InputSettings = InputSettings()
 
@@ -138,38 +120,25 @@ class RunSettings(_Settings):
 
     def build_noise(self, config: Mapping[str, Any] | None = None) -> Noise | None:
         """Build the noise, or that of an expert's configuration."""
-        if config is None:
-            config = None if self.noise is None else self.noise.as_dict()
+        if config is None and self.noise is not None:
+            config = self.noise.as_dict()
         return None if config is None else noise_from_config(config)
-
-    def norm(self) -> Norm | None:
-        """Return the norm of the radii, where the configuration tells it."""
-        noise = self.build_noise()
-        return None if noise is None else noise.resolve_norm(self.procedure.norm)
 
 
 def parse_settings(config: Mapping[str, Any], folder: Path) -> RunSettings:
-    """Read the configuration of a run.
-
-    Raises:
-        RunError: If a setting is not of the type that any version writes.
-    """
+    """Read the configuration of a run; refuse settings of a type that no version writes."""
     try:
         return RunSettings.model_validate(dict(config))
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"])
         raise RunError(
-            f"{folder / NAME} is damaged: {name}: {first['msg'].lower()}; restore it, or certify into another folder."
+            f"{folder / NAME} is damaged: {name}: {first['msg'].lower()}; restore it, or choose another run folder."
         ) from error
 
 
 def read_info(folder: Path) -> dict[str, Any]:
-    """Read a run folder's ``run.json``, without the checksum.
-
-    Raises:
-        RunError: If it is missing, damaged or of a newer version.
-    """
+    """Read a run folder's ``run.json``, without the checksum."""
     file = folder / NAME
     if not file.is_file():
         raise wrong_path(RunError(f"{folder} is not a run folder: it has no run.json."))
@@ -191,11 +160,7 @@ def read_info(folder: Path) -> dict[str, Any]:
 
 
 def write_info(folder: Path, config: Mapping[str, Any], sessions: Sequence[Any]) -> None:
-    """Write ``run.json`` atomically.
-
-    Raises:
-        OSError: If it cannot be written.
-    """
+    """Write ``run.json`` atomically."""
     with replacing(folder / NAME) as temporary:
         info = {"format": FORMAT, "config": config, "sessions": list(sessions)}
         temporary.write_text(_info_text(json.loads(json.dumps(info))), encoding="utf-8")
@@ -206,39 +171,30 @@ def config_digest(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(json.loads(json.dumps(config)), sort_keys=True).encode()).hexdigest()
 
 
-def refuse_strangers(folder: Path, config: str) -> bool:
-    """Check rows that are there without a ``run.json``.
-
-    Returns:
-        Whether there are any.
-
-    Raises:
-        RunError: If a file is damaged, or not known to belong to the configuration.
-    """
-    found = read_pending(folder)
-    owners = {part: part_config(part) for part in parts_of(folder)}
-    if found.rows:
-        owners[folder / pending.NAME] = found.config
+def rows_without_info(folder: Path, config: str) -> bool:
+    """Return whether a folder without ``run.json`` has rows; refuse rows not known to be of this configuration."""
+    owners = _owners(folder)
     for file, owner in owners.items():
         if owner != config:
-            whose = "does not tell its configuration" if owner is None else "belongs to another configuration"
+            whose = "does not record its configuration" if owner is None else "belongs to another configuration"
             raise RunError(
                 f"{folder} has no run.json, and {file.name} {whose}; choose another run folder, or delete {file} to "
-                "compute its rows anew."
+                "compute its rows again."
             )
     return bool(owners)
 
 
+def _owners(folder: Path) -> dict[Path, str | None]:
+    """Read the digest of the configuration that each file with rows belongs to."""
+    found = read_pending(folder)
+    owners = {part: part_config(part) for part in parts_of(folder)}
+    return owners | ({folder / pending.NAME: found.config} if found.rows else {})
+
+
 def refuse_other_answers(folder: Path, there: Sequence[Mapping[str, Any]], here: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse sessions whose model gave other logits for the same fixed inputs, beyond rounding.
+    """Refuse new sessions whose model has other logits for the same fixed inputs (``Sealed.probe``), beyond rounding.
 
-    Args:
-        folder: The run folder, for the error.
-        there: Its sessions; those of earlier versions have no ``probe`` (see ``Sealed.probe``).
-        here: The sessions to be added.
-
-    Raises:
-        RunError: If two sessions differ so.
+    Sessions of earlier versions have no ``probe``.
     """
     try:
         probes = [session["probe"] for session in (*there, *here) if isinstance(session.get("probe"), list)]
@@ -249,8 +205,8 @@ def refuse_other_answers(folder: Path, there: Sequence[Mapping[str, Any]], here:
     allowed = 1e-2 * float(np.abs(first).max(initial=0.0))  # as far apart as runtimes and devices may be
     if not all(each.shape == first.shape and np.allclose(each, first, rtol=0, atol=allowed) for each in logits):
         raise RunError(
-            f"the model gives other logits for the same inputs than when {folder} was begun, though its weights and "
-            "code are the same; find out what else it depends on, or choose another run folder."
+            f"the model returns other logits for the same inputs than when {folder} was started, though its weights "
+            "and code are the same; find out what else it depends on, or choose another run folder."
         )
 
 
@@ -261,7 +217,7 @@ def _info_text(info: Mapping[str, Any]) -> str:
 
 
 def _info_damage(info: dict[str, Any], text: str) -> str | None:
-    """Say what is wrong with ``run.json``; files of earlier versions have no checksum."""
+    """Return the damage of ``run.json``, if any; files of earlier versions have no checksum."""
     rest = {key: value for key, value in info.items() if key != "sha256"}
     unknown = rest.keys() - {"format", "config", "sessions"}
     if unknown:
@@ -269,14 +225,12 @@ def _info_damage(info: dict[str, Any], text: str) -> str | None:
     return "its checksum differs" if "sha256" in info and _info_text(rest) != text else None
 
 
-def _damaged_info(folder: Path, why: str) -> RunError:
+def _damaged_info(folder: Path, reason: str) -> RunError:
     try:
-        known = {part_config(part) for part in parts_of(folder)}
-        found = read_pending(folder)
-        known |= {found.config} if found.rows else set()
+        known = None not in _owners(folder).values()
     except RunError:
-        known = {None}
-    way = "restore it, or certify into another folder"
-    if None not in known:
-        way = "delete it and run the same certify command again, which keeps the rows"
-    return RunError(f"{folder / NAME} is damaged ({why}); {way}.")
+        known = False
+    advice = "restore it, or choose another run folder"
+    if known:
+        advice = "delete it and run the same command again, which keeps the rows"
+    return RunError(f"{folder / NAME} is damaged ({reason}); {advice}.")

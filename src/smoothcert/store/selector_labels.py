@@ -1,4 +1,4 @@
-"""What a selector should choose, from stored votes: labels to train selection networks and routers with."""
+"""Training labels for selection networks and routers, from stored votes."""
 
 from __future__ import annotations
 
@@ -14,21 +14,13 @@ Indices = NDArray[np.int64]
 
 
 def certifiable(run: Run, eta: float = 0.5) -> tuple[Indices, Indices]:
-    """Which inputs a smoothed classifier gets right on more than a share η of their noisy copies.
+    """Label inputs 1 ("certify") where the true class gets more than a share η of the votes, else 0 ("core").
 
-    The labels of a selection network of ACES (Horváth et al., 2022, App. D.3.2; there n = 1000 and η is 0.5 or 0.95): 1
-    for "certify", 0 for "core".
-
-    Args:
-        run: A run over training inputs.
-        eta: The share η, strictly between 0 and 1.
+    These are the labels of a selection network of ACES (Horváth et al., 2022, App. D.3.2, with n = 1000 and η = 0.5
+    or 0.95).
 
     Returns:
         The index of each input, and its label.
-
-    Raises:
-        UsageError: If η lies outside (0, 1).
-        RunError: If the run keeps no votes.
     """
     if not 0 < eta < 1:
         raise UsageError(f"eta must lie strictly between 0 and 1, got {eta}.")
@@ -38,20 +30,13 @@ def certifiable(run: Run, eta: float = 0.5) -> tuple[Indices, Indices]:
 
 
 def best_of(runs: Sequence[Run]) -> tuple[Indices, Indices]:
-    """Which of several runs proves the largest radius for each input.
+    """Label inputs with the position of the run that proves the largest radius.
 
-    The labels of a router's selector: the position of the run with the largest radius of a right answer. Where no run
-    has a right answer, the one with the largest share of votes for the true class.
-
-    Args:
-        runs: Runs over the same training inputs, one for each expert.
+    These are the labels of a router's selector, from a run over the same inputs for each expert. Where no run has a
+    correct answer, the run with the largest share of votes for the true class is the best.
 
     Returns:
         The index of each input, and the position of its best run.
-
-    Raises:
-        UsageError: If there are fewer than two runs, or their inputs, n or α differ.
-        RunError: If a run keeps no votes.
     """
     if len(runs) < 2:
         raise UsageError(f"choosing between runs needs at least two of them, got {len(runs)}.")
@@ -59,33 +44,30 @@ def best_of(runs: Sequence[Run]) -> tuple[Indices, Indices]:
     first = tables[0]
     for run, rows in zip(runs[1:], tables[1:], strict=True):
         if [(row["index"], row["label"]) for row in rows] != [(row["index"], row["label"]) for row in first]:
-            raise UsageError(f"{run.path} is about other inputs than {runs[0].path}; certify the same ones.")
+            raise UsageError(f"{run.path} has other inputs than {runs[0].path}; certify the same ones.")
         for key in ("n", "alpha", "norm"):
             if rows[0][key] != first[0][key]:
                 raise UsageError(
-                    f"{key} is {first[0][key]} in {runs[0].path} and {rows[0][key]} in {run.path}; certify alike."
+                    f"{key} is {first[0][key]} in {runs[0].path} and {rows[0][key]} in {run.path}; use the same {key}."
                 )
     scores = np.array([[_score(row) for row in rows] for rows in tables])
     return np.array([row["index"] for row in first]), scores.argmax(axis=0).astype(np.int64)
 
 
 def _score(row: Row) -> float:
-    """The radius of a right answer; below 0 without one, and the more so the fewer votes the true class has."""
+    """Return the radius of a correct answer; otherwise the share of votes for the true class, minus 1."""
     if row["predict"] == row["label"] and row["radius"] > 0:
         return float(row["radius"])
     return float(row["counts"][row["label"]] / row["n"] - 1)
 
 
-def _keeps_votes(row: Row) -> bool:
-    if not row.get("counts") or None in row["counts"]:
-        return False
-    if any(row.get(key) is None for key in ("label", "predict", "radius", "n")):
-        return False
-    return bool(0 <= row["label"] < len(row["counts"]) and row["n"] > 0)
-
-
 def _rows(run: Run) -> list[Row]:
     rows = run.rows()
-    if not rows or not all(map(_keeps_votes, rows)):
-        raise RunError(f"{run.path} keeps no votes; certify training inputs, for example with --split train --n 1000.")
+    if not rows or not all(map(_has_votes, rows)):
+        raise RunError(f"{run.path} has no votes; certify training inputs, for example with --split train --n 1000.")
     return rows
+
+
+def _has_votes(row: Row) -> bool:
+    known = all(row.get(key) is not None for key in ("label", "predict", "radius", "n", "counts"))
+    return known and row["n"] > 0 and row["label"] < len(row["counts"])

@@ -59,12 +59,7 @@ class Cluster:
 
     @contextmanager
     def connected(self) -> Iterator[Any]:
-        """Connect to the cluster, unless already connected, and give the ``ray`` module.
-
-        Raises:
-            UsageError: If Ray is not installed.
-            SmoothcertError: If there is no cluster at the address.
-        """
+        """Connect to the cluster, unless already connected, and yield the ``ray`` module."""
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # send no usage statistics
         os.environ.setdefault("RAY_worker_niceness", "0")  # same priority as this process
         try:
@@ -82,16 +77,16 @@ class Cluster:
             if not before:
                 ray.shutdown()
 
-    def room(self, ray: Any) -> int:
+    def capacity(self, ray: Any) -> int:
         """Return how many workers fit on the nodes that are alive."""
         if self.workers is not None:
             return self.workers
-        rooms = 0
+        fit = 0
         for node in ray.nodes():
             if node["Alive"]:
                 by_cpu = node["Resources"].get("CPU", 0) // self.cpus
-                rooms += int(min(by_cpu, node["Resources"].get("GPU", 0) // self.gpus) if self.gpus else by_cpu)
-        return max(rooms, 1)
+                fit += int(min(by_cpu, node["Resources"].get("GPU", 0) // self.gpus) if self.gpus else by_cpu)
+        return max(fit, 1)
 
     def actor(self, ray: Any, kind: type) -> Any:
         """Return a Ray actor class with the resources of a worker."""
@@ -104,9 +99,8 @@ class Cluster:
                 socket.create_connection((found[1], int(found[2])), timeout=10).close()
             if self.address == LOCAL:
                 cpus = max(os.cpu_count() or 1, (self.workers or 1) * self.cpus)
-                ray.init("local", num_cpus=cpus, include_dashboard=False, **options)
-            else:
-                ray.init(self.address, **options)
+                options |= {"num_cpus": cpus, "include_dashboard": False}
+            ray.init(self.address, **options)
         except (OSError, OverflowError, RuntimeError, ValueError, ImportError) as error:
             reason = str(error).strip().partition("\n")[0]
             raise SmoothcertError(
@@ -121,4 +115,4 @@ def worker_error(error: Any) -> Exception:
     if isinstance(cause, SmoothcertError):
         return cause
     reason = next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
-    return SmoothcertError(f"a worker failed ({reason.strip()}); the same command without Ray tells more.")
+    return SmoothcertError(f"a worker failed ({reason.strip()}); the same command without Ray shows more.")

@@ -27,27 +27,23 @@ from smoothcert.sampling.runtimes import Runtime, prepare
 from smoothcert.types import SmoothcertError, UsageError
 
 BATCHES = 8
-"""How many batches of a member one message asks for."""
+"""How many batches of a member one message requests."""
 
 
 @contextmanager
 def distributed_ensemble(
     cluster: Cluster, model: Any, x: Tensor, *, like: Mapping[str, Any] | None = None, **options: Any
 ) -> Iterator[Runtime]:
-    """Share the members of an ensemble between workers.
+    """Share the members of an ensemble between workers, by default one for each member.
 
     Args:
-        cluster: The cluster; by default it has one worker for each member.
+        cluster: The cluster.
         model: The ensemble.
         x: An input.
-        like: ``Runtime.settings()`` of the members in an earlier session, to be used again.
-        options: How to run members, as for :func:`smoothcert.sampling.runtimes.prepare`.
+        like, options: How to run members, as for :func:`smoothcert.sampling.runtimes.prepare`.
 
     Yields:
         A runtime of the ensemble with the same votes as in one process; ``notes["member"]`` has the members' settings.
-
-    Raises:
-        UsageError: If the model has no members to share.
     """
     require_members(model)
     with cluster.connected() as ray:
@@ -59,11 +55,7 @@ def distributed_ensemble(
 
 
 def require_members(model: Any) -> None:
-    """Refuse a model that has no members to share.
-
-    Raises:
-        UsageError: If it has none.
-    """
+    """Refuse a model that has no members to share."""
     if type(model) is not Ensemble or len(model.members) < 2:
         raise UsageError(
             "only the members of an ensemble can be spread over workers; name several models, without a consensus."
@@ -84,12 +76,12 @@ class _Members:
     ) -> None:
         self._ray, self._cluster, self._model, self._x, self._options = ray, cluster, model, x, options
         self._actor = cluster.actor(ray, MemberWorker)
-        count = min(cluster.room(ray), len(model.members))
+        count = min(cluster.capacity(ray), len(model.members))
         self._shares = [range(len(model.members))[number::count] for number in range(count)]
         self._packed = [
             ray.put(pack([model.members[place] for place in share], ray.cloudpickle)) for share in self._shares
         ]
-        self._settings: Mapping[str, Any] | None = like
+        self._settings = like
         self._lock = threading.Lock()
         self._lost = [0] * count
         self._workers: list[Any] = []
@@ -136,7 +128,7 @@ class _Members:
         self._lost[number] += 1
         if self._lost[number] >= TRIES:
             raise SmoothcertError(
-                f"{TRIES} workers with the same members of the ensemble were lost; look at their memory."
+                f"{TRIES} workers with the same members of the ensemble were lost; check their memory."
             )
         warnings.warn("a worker was lost; its members go to another.", stacklevel=2)
 
@@ -166,8 +158,7 @@ class MemberWorker:
         x = x.to(self._device)
         self._copies = NoisyCopies(x)
         for member in self._members:
-            settings = {**options, "like": like} if like else dict(options)
-            self._runtimes.append(prepare(member, x, **settings))
+            self._runtimes.append(prepare(member, x, **options, like=like or None))
             like = self._runtimes[0].settings()
         assert like is not None
         self._batch = x.new_empty((like["batch_size"] * BATCHES, *x.shape))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,20 +27,7 @@ _WAIT_SECONDS = 60.0  # without any worker before the user is warned
 def worker_pool(
     cluster: Cluster, work: Work, inputs: int, *, like: Mapping[str, Any] | None = None
 ) -> Iterator[WorkerPool]:
-    """Start workers, and stop them at the end of the block.
-
-    Args:
-        cluster: The cluster.
-        work: What each worker computes.
-        inputs: The number of inputs, which limits the number of workers.
-        like: The settings of an earlier session.
-
-    Yields:
-        The pool, once its first worker is ready.
-
-    Raises:
-        SmoothcertError: If the work cannot begin, workers cannot start, or their versions differ.
-    """
+    """Start workers for a number of inputs, yield the pool once one is ready, and stop all at the end of the block."""
     with cluster.connected() as ray:
         pool = WorkerPool(ray, cluster, ray.put(pack(work, ray.cloudpickle)), like)
         try:
@@ -71,20 +58,10 @@ class _Member:
 
 
 class WorkerPool:
-    """Leases inputs to workers, leases them again when a worker is lost, and adds workers as nodes join.
-
-    Args:
-        ray: The ``ray`` module, connected.
-        cluster: The cluster.
-        work: A reference to the packed work.
-        like: The settings of an earlier session.
-
-    Attributes:
-        settings: What ``Work.begin`` returned.
-    """
+    """Leases inputs to workers, leases them again when a worker is lost, and adds workers as nodes join."""
 
     def __init__(self, ray: Any, cluster: Cluster, work: Any, like: Mapping[str, Any] | None) -> None:
-        self.settings = like
+        self.settings = like  # then those that the first worker has chosen
         self._ray, self._cluster, self._work = ray, cluster, work
         self._actor = cluster.actor(ray, Worker)
         self._members: list[_Member] = []
@@ -106,15 +83,7 @@ class WorkerPool:
             list(self._reports())
 
     def run(self, inputs: Iterable[Item], count: int) -> Iterator[Item]:
-        """Yield the answer of each input as soon as it is reported.
-
-        Args:
-            inputs: The inputs, read as they are leased.
-            count: How many there are.
-
-        Raises:
-            SmoothcertError: If the work fails, or too many workers were lost with the same input.
-        """
+        """Yield the answer of each of ``count`` inputs once it is reported; inputs are read as they are leased."""
         queue = _Queue(iter(inputs), count)
         while queue.left or any(member.leased for member in self._members):
             self._grow(queue.left)
@@ -155,7 +124,7 @@ class WorkerPool:
         """Start more workers if they fit on the cluster and have something to do."""
         if time.perf_counter() - self._looked > _LOOK_SECONDS:
             self._looked = time.perf_counter()
-            for _ in range(min(self._cluster.room(self._ray), left + self.size) - len(self._members)):
+            for _ in range(min(self._cluster.capacity(self._ray), left + self.size) - len(self._members)):
                 self._start()
 
     def _reports(self, queue: _Queue | None = None) -> Iterator[Item]:
@@ -176,7 +145,11 @@ class WorkerPool:
                 raise worker_error(error) from error
             member.calls -= 1
             if not member.ready:
-                self._admit(member, report)
+                self.settings, mismatch = report
+                if mismatch:
+                    raise SmoothcertError(f"a worker has {mismatch}; install the same versions on all nodes.")
+                member.ready, self._failed_starts, self._agreed = True, 0, True
+                self._begin_waiting()
                 continue
             done, problem = report
             for index, answer in done:
@@ -185,13 +158,6 @@ class WorkerPool:
                 yield index, answer
             if problem is not None:
                 raise problem
-
-    def _admit(self, member: _Member, report: tuple[Mapping[str, Any], str]) -> None:
-        self.settings, mismatch = report
-        if mismatch:
-            raise SmoothcertError(f"a worker has {mismatch}; install the same versions on all nodes.")
-        member.ready, self._failed_starts, self._agreed = True, 0, True
-        self._begin_waiting()
 
     def _lose(self, member: _Member, queue: _Queue | None, error: Exception) -> None:
         """Take back the inputs leased to a lost worker, and replace it."""
@@ -232,7 +198,7 @@ class _Queue:
     def __init__(self, inputs: Iterator[Item], count: int) -> None:
         self._inputs, self._new = inputs, count
         self._back: deque[Item] = deque()
-        self._losses: dict[int, int] = {}
+        self._losses: Counter[int] = Counter()
         self.error: Exception | None = None
 
     @property
@@ -257,12 +223,12 @@ class _Queue:
             taken[index] = x
         return taken
 
-    def put_back(self, leased: Mapping[int, Any], reason: str) -> None:
-        for index, x in reversed(list(leased.items())):
-            self._losses[index] = self._losses.get(index, 0) + 1
+    def put_back(self, leased: dict[int, Any], reason: str) -> None:
+        self._losses.update(leased.keys())
+        for index, x in reversed(leased.items()):
             if self._losses[index] >= TRIES:
                 raise SmoothcertError(
-                    f"{TRIES} workers were lost with input {index} ({reason}); look at their memory, or run the same "
+                    f"{TRIES} workers were lost with input {index} ({reason}); check their memory, or run the same "
                     "command again without Ray."
                 )
             self._back.appendleft((index, x))

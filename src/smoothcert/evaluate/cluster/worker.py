@@ -21,14 +21,7 @@ class Work(Protocol):
     """The computation that a worker does for each input; sent to each worker once."""
 
     def begin(self, like: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        """Prepare on the worker.
-
-        Args:
-            like: Settings of the first worker or of an earlier session, to be used again.
-
-        Returns:
-            The settings, as plain values.
-        """
+        """Prepare on the worker, with the settings of the first worker or an earlier session, and return them."""
         ...
 
     def answers(self, inputs: Iterator[Item]) -> Iterator[Item]:
@@ -37,7 +30,7 @@ class Work(Protocol):
 
 
 def pack(value: Any, pickle_module: Any) -> bytes:
-    """Serialize an object that holds models. Later changes of the object do not reach the copy."""
+    """Serialize an object that holds models; later changes of the object do not reach the copy."""
     stream = io.BytesIO()
     torch.save(value, stream, pickle_module=pickle_module)
     return stream.getvalue()
@@ -92,5 +85,5 @@ class Worker:
 
 
 def versions() -> dict[str, str]:
-    """The versions that must be the same on the driver and on all workers."""
+    """Return the versions that must be the same on the driver and on all workers."""
     return {name: version(name) for name in ("smoothcert", "torch", "numpy")}
