@@ -307,11 +307,13 @@ def test_a_recipe_has_these_settings(tmp_path):
 
 def test_refuses(tmp_path):
     with pytest.raises(UsageError, match="data_dependent_sigma needs Gaussian noise, got uniform"):
-        train(fresh(), digits(), Uniform(0.5), METHODS["gaussian"](), short({}), folder=tmp_path, progress=False)
+        train(
+            fresh(), digits(), Uniform(0.5), METHODS["gaussian"](), short({}), folder=tmp_path, info=INFO, progress=False
+        )
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(UsageError, match=r"from 0\.01 to 10"):
         InputSigmas(DataDependentSigma(), Gaussian(11.0), 4, seed=0)
-    with pytest.raises(SmoothcertError, match="is not there; only a training with data_dependent_sigma"):
+    with pytest.raises(SmoothcertError, match="is missing; only a training with data_dependent_sigma"):
         load_sigmas(tmp_path)
     (tmp_path / SIGMAS).write_bytes(b"nothing of the kind")
     with pytest.raises(SmoothcertError, match="does not hold noise scales"):

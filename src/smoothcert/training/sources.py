@@ -1,11 +1,10 @@
-"""Where training batches come from: a dataset in memory, or images read ahead from disk."""
+"""Sources of training batches: a dataset in memory, or images read ahead from disk."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -17,29 +16,8 @@ from smoothcert.types import UsageError
 Batch = tuple[Tensor, Tensor]
 
 
-class Source(Protocol):
-    """Inputs and labels by index."""
-
-    def __len__(self) -> int: ...
-
-    def batches(self, parts: Sequence[Tensor], seed: int) -> Iterator[Batch]:
-        """Inputs and labels of each part, a tensor of indices, on the device of training.
-
-        Args:
-            parts: The indices of each batch.
-            seed: The seed of crops, if any are drawn.
-        """
-        ...
-
-
 class MemorySource:
-    """A dataset kept on the device as a whole.
-
-    Args:
-        x: All inputs.
-        y: All labels.
-        device: The device.
-    """
+    """A dataset on the device of training."""
 
     def __init__(self, x: Tensor, y: Tensor, device: torch.device) -> None:
         if len(x) != len(y):
@@ -50,6 +28,7 @@ class MemorySource:
         return len(self._x)
 
     def batches(self, parts: Sequence[Tensor], seed: int) -> Iterator[Batch]:
+        """Yield inputs and labels of each part, a tensor of indices."""
         for part in parts:
             rows = part.to(self._x.device)
             yield self._x[rows], self._y[rows]
@@ -61,19 +40,19 @@ class FolderSource:
     Args:
         folder: The images.
         device: The device of training.
-        crop: Whether to cut and flip at random, as usual for ImageNet.
-        threads: How many images are read at once.
+        crop: Whether to crop and flip at random, as usual for ImageNet.
     """
 
-    def __init__(self, folder: Dataset, device: torch.device, *, crop: bool, threads: int = 8) -> None:
-        self._folder, self._device, self._crop, self._threads = folder, device, crop, threads
+    def __init__(self, folder: Dataset, device: torch.device, *, crop: bool) -> None:
+        self._folder, self._device, self._crop = folder, device, crop
 
     def __len__(self) -> int:
         return len(self._folder)
 
     def batches(self, parts: Sequence[Tensor], seed: int) -> Iterator[Batch]:
+        """Yield inputs and labels of each part, a tensor of indices; random crops depend on the seed and the index."""
         ahead: deque[list[Future[tuple[Tensor, int]]]] = deque()
-        with ThreadPoolExecutor(self._threads) as threads:
+        with ThreadPoolExecutor(8) as threads:
             for part in parts:
                 ahead.append([threads.submit(self._read, index, seed) for index in part.tolist()])
                 if len(ahead) > 2:
@@ -91,10 +70,11 @@ class FolderSource:
         return torch.stack([x for x, _ in items]).to(self._device), torch.tensor([y for _, y in items]).to(self._device)
 
 
+Source = MemorySource | FolderSource
+
+
 def source_of(dataset: Dataset | tuple[Tensor, Tensor], device: torch.device, *, crop: bool = False) -> Source:
-    """The source for a dataset, or for a pair of all inputs and all labels."""
-    if isinstance(dataset, tuple):
-        return MemorySource(*dataset, device)
+    """Return the source of a dataset, or of a pair of all inputs and all labels."""
     if isinstance(dataset, ArrayDataset):
-        return MemorySource(*dataset.arrays(), device)
-    return FolderSource(dataset, device, crop=crop)
+        dataset = dataset.arrays()
+    return MemorySource(*dataset, device) if isinstance(dataset, tuple) else FolderSource(dataset, device, crop=crop)
