@@ -32,12 +32,12 @@ class DataDependentSigma(BaseModel):
         interval: The smallest and largest scale.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     warmup: int = Field(50, ge=0)
     steps: int = Field(1, ge=0)
     n: int = Field(1, ge=1)
-    step: float = Field(1e-4, gt=0, allow_inf_nan=False)
+    step: float = Field(1e-4, gt=0)
     clamp: Pair = CLAMP
     interval: Pair = INTERVAL
 
@@ -89,17 +89,17 @@ class TrainingSettings(BaseModel):
         data_dependent_sigma: The search for a noise scale of each training input; None for that of the noise.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     epochs: int = Field(20, ge=1)
     batch_size: int = Field(256, ge=1)
-    rate: float = Field(0.05, gt=0, allow_inf_nan=False)
+    rate: float = Field(0.05, gt=0)
     schedule: Literal["step", "one-cycle"] = "one-cycle"
     milestones: tuple[int, ...] = ()
     rise: float = Field(0.3, ge=0, lt=1)
     momentum: float = Field(0.9, ge=0, lt=1)
     nesterov: bool = True
-    weight_decay: float = Field(1e-4, ge=0, allow_inf_nan=False)
+    weight_decay: float = Field(1e-4, ge=0)
     clip: float | None = Field(None, gt=0)
     ema: float | None = Field(None, gt=0, lt=1)
     augment: Literal["none", "cifar", "imagenet"] = "none"
@@ -147,10 +147,10 @@ class SoftLabels(BaseModel):
         n: Votes for each input.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     recipe: str
-    sigma: float = Field(0.25, gt=0, allow_inf_nan=False)
+    sigma: float = Field(0.25, gt=0)
     n: int = Field(10_000, ge=1)
 
 
