@@ -307,16 +307,7 @@ def test_a_recipe_has_these_settings(tmp_path):
 
 def test_refuses(tmp_path):
     with pytest.raises(UsageError, match="data_dependent_sigma needs Gaussian noise, got uniform"):
-        train(
-            fresh(),
-            digits(),
-            Uniform(0.5),
-            METHODS["gaussian"](),
-            short({}),
-            folder=tmp_path,
-            info=INFO,
-            progress=False,
-        )
+        train(fresh(), digits(), Uniform(0.5), METHODS["gaussian"](), short({}), folder=tmp_path, info=INFO)
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(UsageError, match=r"from 0\.01 to 10"):
         InputSigmas(DataDependentSigma(), Gaussian(11.0), 4, seed=0)
