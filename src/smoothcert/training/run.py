@@ -87,9 +87,7 @@ def train_recipe(
         assert recipe.soft_labels is not None
         teacher = find(recipe.soft_labels.recipe)
         if teacher.build_method().needs_soft_labels or teacher.dataset != recipe.dataset:
-            raise UsageError(
-                f"the recipe {teacher.name} cannot make soft labels for {recipe.name}: use a Gaussian one."
-            )
+            raise UsageError(f"{teacher.name} cannot make soft labels for {recipe.name}: use a Gaussian recipe.")
         voter = trained_model(teacher, "the soft labels").to(fabric.device)
         place = folder.parent / SOFT_LABELS / f"{teacher.name}-{recipe.soft_labels.sigma:g}-{recipe.soft_labels.n}"
         labels = _soft_labels(recipe, voter, dataset, place, fabric, progress, cluster)
