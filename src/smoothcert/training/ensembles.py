@@ -42,14 +42,7 @@ class Ranked:
 
 
 def rank_members(
-    members: Members,
-    x: Tensor,
-    y: Tensor,
-    noise: Noise,
-    *,
-    copies: int = BLOCK,
-    seed: int = 0,
-    progress: bool = False,
+    members: Members, x: Tensor, y: Tensor, noise: Noise, *, copies: int = BLOCK, seed: int = 0, progress: bool = False
 ) -> list[Ranked]:
     """Order members by their accuracy under noise, as K-consensus needs it (Horváth et al., 2022, §6).
 
@@ -136,14 +129,7 @@ def fit_ensemble(
 
 
 def fit_weights(
-    members: Members,
-    x: Tensor,
-    y: Tensor,
-    noise: Noise,
-    *,
-    copies: int = BLOCK,
-    seed: int = 0,
-    progress: bool = False,
+    members: Members, x: Tensor, y: Tensor, noise: Noise, *, copies: int = BLOCK, seed: int = 0, progress: bool = False
 ) -> tuple[float, ...]:
     """Find weights for soft voting that minimise the cross-entropy under noise on held-out inputs.
 

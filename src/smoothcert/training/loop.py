@@ -223,8 +223,8 @@ class _Training:
                 if not math.isfinite(loss):
                     kept = f"the checkpoint of epoch {epoch} is kept in '{keeper.folder}'" if keeper and epoch else None
                     raise SmoothcertError(
-                        f"the loss became {loss} in epoch {epoch + 1}, step {step + 1} of {len(chunks)}, at learning "
-                        f"rate {self.settings.rate_at(at):.3g}; {kept or 'nothing is kept'}. Lower it or set clip."
+                        f"the loss became {loss} in epoch {epoch + 1}, step {step + 1} of {len(chunks)}, at rate "
+                        f"{self.settings.rate_at(at):.3g}; {kept or 'nothing is kept'}. Lower the rate or set clip."
                     )
                 total += loss * len(chunk)
                 shown.show(epoch + (step + 1) / len(chunks), loss)
