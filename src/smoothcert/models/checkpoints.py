@@ -136,15 +136,9 @@ def load_model(
     return load_checkpoint(path, architecture=architecture, num_classes=num_classes, normalize=normalize).model
 
 
-def describe(
-    path: str | os.PathLike[str],
-    *,
-    architecture: str | None = None,
-    num_classes: int | None = None,
-    normalize: NormalizeSpec = None,
-) -> CheckpointSummary:
+def describe(path: str | os.PathLike[str], *, architecture: str | None = None) -> CheckpointSummary:
     """Check and describe a checkpoint; arguments and errors are those of ``load_checkpoint``."""
-    return _load(path, architecture, num_classes, normalize)[0]
+    return _load(path, architecture, None, None)[0]
 
 
 def find_checkpoint(path: str | os.PathLike[str]) -> Path:
