@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from smoothcert.noise import Gaussian, Noise, noise_from_config
 from smoothcert.sampling.sigma import CLAMP, INTERVAL
 from smoothcert.training.methods import METHODS, Method
 from smoothcert.types import UsageError, unknown_name
-
-Names = Annotated[dict[str, Any], BeforeValidator(lambda value: {"name": value} if isinstance(value, str) else value)]
-"""A name with settings; a plain name has the default ones."""
-
-Pair = Annotated[tuple[float, float], BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)]
-"""Two numbers, also as a list, as in YAML."""
 
 
 class DataDependentSigma(BaseModel):
@@ -38,8 +32,8 @@ class DataDependentSigma(BaseModel):
     steps: int = Field(1, ge=0)
     n: int = Field(1, ge=1)
     step: float = Field(1e-4, gt=0)
-    clamp: Pair = CLAMP
-    interval: Pair = INTERVAL
+    clamp: tuple[float, float] = CLAMP
+    interval: tuple[float, float] = INTERVAL
 
     @model_validator(mode="after")
     def _pairs_fit(self) -> DataDependentSigma:
@@ -162,8 +156,8 @@ class Recipe(TrainingSettings):
         dataset: A name in ``smoothcert.data.DATASETS``, or a path.
         model: A name in ``smoothcert.models.MODELS``.
         normalize: The name of a normalisation preset, or None.
-        noise: The noise's name and settings.
-        method: The method's name and settings.
+        noise: The name of the noise and its settings.
+        method: The name of the method and its settings.
         soft_labels: The soft labels, for a method that needs them.
         start: The recipe of the model with the initial weights, which is trained if it is missing; None for new ones.
     """
@@ -173,8 +167,8 @@ class Recipe(TrainingSettings):
     dataset: str
     model: str
     normalize: str | None = None
-    noise: Names
-    method: Names
+    noise: dict[str, Any]
+    method: dict[str, Any]
     soft_labels: SoftLabels | None = None
     start: str | None = Field(None, min_length=1)
 
@@ -206,11 +200,7 @@ def _method(config: Mapping[str, Any]) -> Method:
     name = str(values.pop("name", ""))
     if name not in METHODS:
         raise unknown_name("training method", name, METHODS)
-    known = METHODS[name].__dataclass_fields__
-    for key in values:
-        if key not in known:
-            raise unknown_name(f"setting of {name}", key, known)
     try:
         return METHODS[name](**values)
     except TypeError as error:
-        raise UsageError(f"a setting of {name} has an invalid type: {error}.") from error
+        raise UsageError(f"a setting of {name} is invalid: {error}.") from error

@@ -170,10 +170,9 @@ def _set(values: dict[str, Any], key: str, value: Any) -> None:
 def _build(values: Mapping[str, Any]) -> Recipe:
     """Return the recipe with these settings, or raise a UsageError."""
     values = dict(values)
-    known = [
-        *Recipe.model_fields,
-        *(f"{group}.{key}" for group, model in _GROUPS.items() for key in model.model_fields),
-    ]
+    known = [*Recipe.model_fields]
+    for group, part in _GROUPS.items():
+        known += [f"{group}.{key}" for key in part.model_fields]
     for group, (_, registry) in _NAMED.items():
         if group in values:
             settings = _with_name(group, values[group])
