@@ -24,7 +24,7 @@ from smoothcert.training.attacks import frozen
 from smoothcert.training.loop import make_fabric, train
 from smoothcert.training.methods.base import Method, State, require
 from smoothcert.training.settings import TrainingSettings
-from smoothcert.training.sources import Source, source_of
+from smoothcert.training.sources import Source
 from smoothcert.types import unknown_name
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def train_denoiser(
         require(name in DENOISERS, f"training in a folder needs info of a denoiser ({known}), got {name}.")
     fabric = fabric or make_fabric(settings.precision)
     dataset = dataset.arrays() if isinstance(dataset, ArrayDataset) else dataset
-    source = source_of(dataset, fabric.device)
+    source = Source(dataset, fabric.device)
     teachers = [*surrogates] or ([classifier] if isinstance(classifier, nn.Module) else [])
     if not teachers:
         settings = settings.model_copy(update={"holdout": 0})

@@ -29,7 +29,7 @@ from smoothcert.training.methods import Method, State
 from smoothcert.training.resume import Progress, load_progress, save_progress
 from smoothcert.training.settings import TrainingSettings
 from smoothcert.training.sigma import SIGMAS, InputSigmas, save_sigmas
-from smoothcert.training.sources import Batch, Source, source_of
+from smoothcert.training.sources import Batch, Source
 from smoothcert.types import SmoothcertError, UsageError
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def train(
     fabric = fabric or make_fabric(settings.precision)
     if folder is not None and info is None:
         raise UsageError("training in a folder needs info=CheckpointInfo.of(…), the metadata of the checkpoints.")
-    source = source_of(dataset, fabric.device, crop=settings.augment == "imagenet")
+    source = Source(dataset, fabric.device, crop=settings.augment == "imagenet")
     if len(source) <= settings.holdout:
         raise UsageError(f"there are {len(source)} training inputs and holdout={settings.holdout}: none is left.")
     if method.needs_soft_labels and (soft_labels is None or len(soft_labels) != len(source)):

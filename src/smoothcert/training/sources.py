@@ -1,4 +1,4 @@
-"""Sources of training batches: a dataset in memory, or images read ahead from disk."""
+"""Training batches from a dataset in memory or on disk."""
 
 from __future__ import annotations
 
@@ -16,41 +16,35 @@ from smoothcert.types import UsageError
 Batch = tuple[Tensor, Tensor]
 
 
-class MemorySource:
-    """A dataset on the device of training."""
-
-    def __init__(self, x: Tensor, y: Tensor, device: torch.device) -> None:
-        if len(x) != len(y):
-            raise UsageError(f"training needs as many labels as inputs, got {len(y)} labels and {len(x)} inputs.")
-        self._x, self._y = x.to(device), y.to(device)
-
-    def __len__(self) -> int:
-        return len(self._x)
-
-    def batches(self, parts: Sequence[Tensor], seed: int) -> Iterator[Batch]:
-        """Yield inputs and labels of each part, a tensor of indices."""
-        for part in parts:
-            rows = part.to(self._x.device)
-            yield self._x[rows], self._y[rows]
-
-
-class FolderSource:
-    """Images read from disk in threads, a few batches ahead.
+class Source:
+    """Batches on the device of training, from memory or read from disk a few batches ahead.
 
     Args:
-        folder: The images.
+        dataset: A dataset, or a pair of all inputs and all labels.
         device: The device of training.
-        crop: Whether to crop and flip at random, as usual for ImageNet.
+        crop: Whether to crop and flip images from disk at random, as usual for ImageNet.
     """
 
-    def __init__(self, folder: Dataset, device: torch.device, *, crop: bool) -> None:
-        self._folder, self._device, self._crop = folder, device, crop
+    def __init__(self, dataset: Dataset | Batch, device: torch.device, *, crop: bool = False) -> None:
+        if isinstance(dataset, ArrayDataset):
+            dataset = dataset.arrays()
+        if isinstance(dataset, tuple):
+            x, y = dataset
+            if len(x) != len(y):
+                raise UsageError(f"training needs as many labels as inputs, got {len(y)} labels and {len(x)} inputs.")
+            dataset = x.to(device), y.to(device)
+        self._data, self._device, self._crop = dataset, device, crop
 
     def __len__(self) -> int:
-        return len(self._folder)
+        return len(self._data[0] if isinstance(self._data, tuple) else self._data)
 
     def batches(self, parts: Sequence[Tensor], seed: int) -> Iterator[Batch]:
         """Yield inputs and labels of each part, a tensor of indices; random crops depend on the seed and the index."""
+        if isinstance(self._data, tuple):
+            for part in parts:
+                rows = part.to(self._device)
+                yield self._data[0][rows], self._data[1][rows]
+            return
         ahead: deque[list[Future[tuple[Tensor, int]]]] = deque()
         with ThreadPoolExecutor(8) as threads:
             for part in parts:
@@ -61,20 +55,11 @@ class FolderSource:
                 yield self._stacked(ahead.popleft())
 
     def _read(self, index: int, seed: int) -> tuple[Tensor, int]:
-        if self._crop and isinstance(self._folder, ImageFolder):
-            return self._folder.random_crop(index, np.random.default_rng((seed, index)))
-        return self._folder[index]
+        assert not isinstance(self._data, tuple)
+        if self._crop and isinstance(self._data, ImageFolder):
+            return self._data.random_crop(index, np.random.default_rng((seed, index)))
+        return self._data[index]
 
     def _stacked(self, reading: list[Future[tuple[Tensor, int]]]) -> Batch:
         items = [future.result() for future in reading]
         return torch.stack([x for x, _ in items]).to(self._device), torch.tensor([y for _, y in items]).to(self._device)
-
-
-Source = MemorySource | FolderSource
-
-
-def source_of(dataset: Dataset | tuple[Tensor, Tensor], device: torch.device, *, crop: bool = False) -> Source:
-    """Return the source of a dataset, or of a pair of all inputs and all labels."""
-    if isinstance(dataset, ArrayDataset):
-        dataset = dataset.arrays()
-    return MemorySource(*dataset, device) if isinstance(dataset, tuple) else FolderSource(dataset, device, crop=crop)
