@@ -247,5 +247,5 @@ class TestMetadata:
         info = CheckpointInfo.from_json(json.dumps(raw), "an old file")
         assert (info.sigma, info.noise) == (0.5, None)
         for wrong in (3, {"name": ["uniform"]}, {"name": "uniform", "lam": None}):
-            with pytest.raises(CheckpointError, match=r"wrong metadata .*noise"):
+            with pytest.raises(CheckpointError, match=r"invalid metadata .*noise"):
                 CheckpointInfo.from_json(json.dumps({**raw, "noise": wrong}), "a damaged file")

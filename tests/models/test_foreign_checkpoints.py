@@ -172,7 +172,7 @@ class TestRefused:
     def test_a_single_output_is_no_classifier(self, tmp_path):
         state = network("lenet").state_dict()
         state |= {"fc2.weight": torch.zeros(1, 500), "fc2.bias": torch.zeros(1)}
-        with pytest.raises(CheckpointError, match="num_classes must be at least 2, not 1"):
+        with pytest.raises(CheckpointError, match="num_classes must be at least 2 and at most 1000000, not 1"):
             load_checkpoint(written(tmp_path / "m.pth", "lenet", state))
 
     def test_unexpected_and_missing_tensors(self, tmp_path):
@@ -182,7 +182,6 @@ class TestRefused:
             load_checkpoint(written(tmp_path / "m.pth", "lenet", state))
         message = str(caught.value)
         assert "unexpected 'conv_1.weight', 'conv_1.bias', 'conv_2.weight' and 1 more" in message
-        assert "(closest known: 'conv1.weight', 'conv1.bias', 'conv2.weight')" in message
         assert "missing 'conv1.weight', 'conv1.bias', 'conv2.weight' and 1 more." in message
         assert "\n" not in message
 
@@ -209,7 +208,7 @@ class TestRefused:
     def test_sparse_tensors(self, tmp_path):
         state = network("lenet").state_dict()
         state["fc1.weight"] = state["fc1.weight"].to_sparse()
-        with pytest.raises(CheckpointError, match=r"'fc1\.weight' .* is no plain"):
+        with pytest.raises(CheckpointError, match=r"'fc1\.weight' .* is not a plain"):
             load_checkpoint(written(tmp_path / "m.pth", "lenet", state))
 
     @pytest.mark.parametrize("name", ["1.fc2.weight", "0.mean"])
@@ -217,13 +216,13 @@ class TestRefused:
         """One value can stand for any number of them, which a copy would need memory for."""
         state = {f"1.{key}": tensor for key, tensor in network("lenet").state_dict().items()}
         state[name] = torch.zeros(1).expand(2**34, 500)
-        with pytest.raises(CheckpointError, match=rf"'{name}' .* is no plain tensor with all its values"):
+        with pytest.raises(CheckpointError, match=rf"'{name}' .* is not a plain tensor with all its values"):
             load_checkpoint(written(tmp_path / "m.pth", "lenet", state))
 
     def test_a_published_denoiser_that_claims_more_than_it_holds(self, tmp_path):
         state = build_denoiser("dncnn").state_dict()
         state["dncnn.0.weight"] = torch.zeros(1).expand(64, 2**34, 3, 3)
-        with pytest.raises(CheckpointError, match=r"is no plain"):
+        with pytest.raises(CheckpointError, match=r"is not a plain"):
             load_denoiser(written(tmp_path / "m.pth.tar", "cifar_dncnn", state))
 
     def test_an_archive_that_unpacks_to_too_much(self, tmp_path, monkeypatch):
@@ -240,7 +239,7 @@ class TestRefused:
     def test_an_unknown_layer_in_front(self, tmp_path):
         state = {f"1.{name}": tensor for name, tensor in network("lenet").state_dict().items()}
         state["0.weight"] = torch.zeros(3)
-        with pytest.raises(CheckpointError, match=r"has 'weight' in front of the network, no mean and std; pass"):
+        with pytest.raises(CheckpointError, match=r"has 'weight' in front of the network, not a mean and std; pass"):
             load_checkpoint(written(tmp_path / "m.pth", "lenet", state))
 
     def test_the_same_tensor_twice(self, tmp_path):
@@ -271,7 +270,7 @@ class TestRefused:
     def test_another_zip(self, tmp_path):
         with zipfile.ZipFile(tmp_path / "m.pth", "w") as archive:
             archive.writestr("notes.txt", "no weights here")
-        with pytest.raises(CheckpointError, match="damaged or no PyTorch checkpoint"):
+        with pytest.raises(CheckpointError, match="damaged or not a PyTorch checkpoint"):
             load_checkpoint(tmp_path / "m.pth")
 
 

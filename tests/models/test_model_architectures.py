@@ -36,10 +36,8 @@ def on_meta(name: str, **arguments: object) -> nn.Module:
 class TestContract:
     """What every registered architecture must do."""
 
-    def test_is_registered_under_its_name_with_a_note(self, name):
+    def test_is_registered_under_its_name(self, name):
         assert MODELS[name].name == name
-        assert MODELS[name].note
-        assert "\n" not in MODELS[name].note
 
     def test_number_of_parameters(self, name):
         assert count(on_meta(name)) == PARAMETERS[name]

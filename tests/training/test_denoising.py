@@ -310,7 +310,7 @@ class TestAsking:
     def test_decisions_of_an_earlier_version_are_refused(self, tmp_path):
         (tmp_path / "decisions.safetensors").touch()
         settings = {"folder": tmp_path, "info": INFO, "objective": "stability", "settings": short(epochs=1)}
-        with pytest.raises(UsageError, match="written by an earlier version; delete it to ask again"):
+        with pytest.raises(UsageError, match="written by an earlier version; delete it to classify again"):
             quiet(small(), images(), classifier=Service(Linear(1)), surrogates=[Linear(2)], **settings)
 
     @pytest.mark.parametrize(
@@ -385,9 +385,9 @@ class TestFolder:
     [
         ({"objective": "stabilty"}, "unknown objective 'stabilty'; did you mean 'stability'"),
         ({"objective": "mse-stability"}, "did you mean .*'mse-then-stability'"),
-        ({"objective": "stability"}, "the objective stability needs a classifier; give one, or use mse"),
+        ({"objective": "stability"}, "the objective stability needs a classifier; pass one, or use mse"),
         ({"objective": "mse-then-stability", "surrogates": [Linear()]}, "needs a classifier"),
-        ({"objective": "stability", "classifier": lambda x: x}, "a black-box classifier has none; give surrogates"),
+        ({"objective": "stability", "classifier": lambda x: x}, "a black-box classifier has none; pass surrogates"),
         (
             {"objective": "stability", "classifier": lambda x: x, "surrogates": [Linear(), Linear(classes=4)]},
             "the surrogates have 3 and 4 classes",
@@ -397,7 +397,7 @@ class TestFolder:
             r"must return 4 logits for each of 16 inputs, as the surrogates do, but returned \(16, 3\)",
         ),
         ({"surrogates": [lambda x: x]}, "a surrogate must be a torch.nn.Module with gradients, got function"),
-        ({"classifier": nn.Identity()}, r"a row of logits for each of 2 inputs, but gave shape \(2, 1, 4, 4\)"),
+        ({"classifier": nn.Identity()}, r"a row of logits for each of 2 inputs, but returned shape \(2, 1, 4, 4\)"),
         (
             {"classifier": Linear(classes=2), "settings": short(holdout=10)},
             "the classifier has 2 classes, but the labels 3; set holdout=0",
@@ -414,7 +414,7 @@ class TestFolder:
         ({"denoiser": nn.AvgPool2d(2)}, r"must keep the shape of a batch, but made \(2, 1, 2, 2\) of \(2, 1, 4, 4\)"),
         (
             {"folder": "x", "info": CheckpointInfo.of("lenet")},
-            "info says lenet, which is not a denoiser; use one of dncnn",
+            r"needs info of a denoiser \(dncnn, .*\), got lenet",
         ),
         ({"folder": "x"}, "needs info"),
         ({"dataset": images(0)}, "there are no inputs to train on"),

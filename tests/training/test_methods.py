@@ -281,7 +281,7 @@ def test_every_method_says_when_soft_labels_are_missing(make_case, method):
         assert case.loss(method, soft_labels=None).item() == case.loss(method).item()
         return
     for missing in (None, case.soft[:-1]):
-        with pytest.raises(UsageError, match=r"needs a soft label for each input; give them as State\(soft_labels=…\)"):
+        with pytest.raises(UsageError, match=r"needs a soft label for each input; pass them as State\(soft_labels=…\)"):
             case.loss(method, soft_labels=missing)
 
 

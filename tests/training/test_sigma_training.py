@@ -287,16 +287,16 @@ def test_a_recipe_has_these_settings(tmp_path):
     assert load_recipe(file) == recipe
     for wrong, sentence in [
         ({"warm": 1}, "data_dependent_sigma"),
-        ({"warmup": -1}, "data_dependent_sigma.warmup must be at least 0"),
+        ({"warmup": -1}, "data_dependent_sigma.warmup must be greater than or equal to 0"),
         ({"warmup": 1.5}, "data_dependent_sigma.warmup must be"),
-        ({"steps": -1}, "data_dependent_sigma.steps must be at least 0"),
-        ({"n": 0}, "data_dependent_sigma.n must be at least 1"),
-        ({"step": 0}, "data_dependent_sigma.step must be above 0"),
+        ({"steps": -1}, "data_dependent_sigma.steps must be greater than or equal to 0"),
+        ({"n": 0}, "data_dependent_sigma.n must be greater than or equal to 1"),
+        ({"step": 0}, "data_dependent_sigma.step must be greater than 0"),
         ({"clamp": [0, 0.98]}, "clamp must be two increasing numbers between 0 and 1"),
         ({"interval": [0.5, 0.1]}, "interval must be two increasing numbers above 0"),
         (
             {"interval": [0.3, 1.0]},
-            "begins with the sigma of the noise, 0.25, which is not in the interval from 0.3 to 1",
+            "starts with the sigma of the noise, 0.25, which is not in the interval from 0.3 to 1",
         ),
     ]:
         with pytest.raises(UsageError, match=sentence):
@@ -307,11 +307,11 @@ def test_a_recipe_has_these_settings(tmp_path):
 
 def test_refuses(tmp_path):
     with pytest.raises(UsageError, match="data_dependent_sigma needs Gaussian noise, got uniform"):
-        train(fresh(), digits(), Uniform(0.5), METHODS["gaussian"](), short({}), folder=tmp_path, progress=False)
+        train(fresh(), digits(), Uniform(0.5), METHODS["gaussian"](), short({}), folder=tmp_path, info=INFO)
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(UsageError, match=r"from 0\.01 to 10"):
         InputSigmas(DataDependentSigma(), Gaussian(11.0), 4, seed=0)
-    with pytest.raises(SmoothcertError, match="is not there; only a training with data_dependent_sigma"):
+    with pytest.raises(SmoothcertError, match="is missing; only a training with data_dependent_sigma"):
         load_sigmas(tmp_path)
     (tmp_path / SIGMAS).write_bytes(b"nothing of the kind")
     with pytest.raises(SmoothcertError, match="does not hold noise scales"):

@@ -9,7 +9,7 @@ from PIL import Image
 
 from smoothcert import Gaussian, data
 from smoothcert.training import METHODS, TrainingSettings, train
-from smoothcert.training.sources import FolderSource, MemorySource, source_of
+from smoothcert.training.sources import Source
 
 CPU = torch.device("cpu")
 
@@ -28,8 +28,7 @@ def folder(tmp_path):
 
 def test_memory_gives_the_rows_asked_for():
     x, y = torch.rand(10, 3), torch.arange(10)
-    source = source_of((x, y), CPU)
-    assert isinstance(source, MemorySource)
+    source = Source((x, y), CPU)
     assert len(source) == 10
     (first, labels), (second, _) = source.batches([torch.tensor([3, 1]), torch.tensor([9])], 0)
     assert torch.equal(first, x[[3, 1]])
@@ -38,8 +37,7 @@ def test_memory_gives_the_rows_asked_for():
 
 
 def test_disk_gives_whole_images_in_order(folder):
-    source = source_of(folder, CPU)
-    assert isinstance(source, FolderSource)
+    source = Source(folder, CPU)
     parts = [torch.tensor([index, 5 - index]) for index in (0, 1, 2, 0, 1, 2)]  # more than are read ahead
     for part, (x, y) in zip(parts, source.batches(parts, 0), strict=True):
         assert torch.equal(x, torch.stack([folder[index][0] for index in part.tolist()]))
@@ -47,7 +45,7 @@ def test_disk_gives_whole_images_in_order(folder):
 
 
 def test_random_crops_follow_from_seed_and_index(folder):
-    source = source_of(folder, CPU, crop=True)
+    source = Source(folder, CPU, crop=True)
     parts = [torch.arange(6)]
     crops = [next(source.batches(parts, seed))[0] for seed in (1, 1, 2)]
     assert crops[0].shape == (6, 3, 224, 224)

@@ -9,23 +9,19 @@ from smoothcert.models.checkpoints import (
     save_checkpoint,
 )
 from smoothcert.models.denoisers import load_denoiser
-from smoothcert.models.info import FORMAT_VERSION, CheckpointInfo
-from smoothcert.models.normalize import PRESETS, Normalization, Normalize, NormalizeSpec, normalization
-from smoothcert.models.registry import ALIASES, DENOISERS, MODELS, ModelInfo, build, build_denoiser, find_model
+from smoothcert.models.info import CheckpointInfo
+from smoothcert.models.normalize import PRESETS, Normalize, normalization
+from smoothcert.models.registry import ALIASES, DENOISERS, MODELS, build, build_denoiser, find_model
 
 __all__ = [
     "ALIASES",
     "DENOISERS",
-    "FORMAT_VERSION",
     "MODELS",
     "PRESETS",
     "Checkpoint",
     "CheckpointInfo",
     "CheckpointSummary",
-    "ModelInfo",
-    "Normalization",
     "Normalize",
-    "NormalizeSpec",
     "build",
     "build_denoiser",
     "describe",

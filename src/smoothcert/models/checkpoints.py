@@ -13,45 +13,29 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from smoothcert.models.files import read_bytes, resolve, write_bytes
+from smoothcert.files import replacing
 from smoothcert.models.foreign import interpret, unpickle
 from smoothcert.models.info import CheckpointInfo
 from smoothcert.models.normalize import Normalize, NormalizeSpec, normalization
 from smoothcert.models.registry import find_model
 from smoothcert.models.weights import fit, skeleton
-from smoothcert.types import CheckpointError, UsageError
+from smoothcert.types import CheckpointError, UsageError, wrong_path
 
 _SUFFIX = ".safetensors"
+_PREFERRED = ("best.safetensors", "last.safetensors")
+_EARLIER = "checkpoint.pth.tar"
 _METADATA_KEY = "smoothcert"
 _ZIP, _PICKLE = b"PK\x03\x04", b"\x80"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checkpoint:
-    """A loaded checkpoint.
-
-    Attributes:
-        model: The model in eval mode, its normalisation included.
-        info: The metadata.
-        path: The file it was read from.
-        sha256: The hash of that file, in hexadecimal.
-    """
-
-    model: nn.Module
-    info: CheckpointInfo
-    path: Path
-    sha256: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class CheckpointSummary:
-    """What can be said of a checkpoint without its model.
+    """The description of a checkpoint without its model.
 
     Attributes:
-        info: The metadata.
         parameters: The number of parameters of the network.
-        path: The file it was read from.
-        sha256: The hash of that file, in hexadecimal.
+        path: The file.
+        sha256: The hash of the file, in hexadecimal.
     """
 
     info: CheckpointInfo
@@ -60,27 +44,38 @@ class CheckpointSummary:
     sha256: str
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields by name, those of the metadata among them."""
+        """Return the fields by name, with those of the metadata."""
         summary = {"path": str(self.path), "sha256": self.sha256, "parameters": self.parameters}
         return {**summary, **asdict(self.info)}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint(CheckpointSummary):
+    """A loaded checkpoint.
+
+    Attributes:
+        model: The model in eval mode, with its normalisation.
+    """
+
+    model: nn.Module
+
+
 def save_checkpoint(path: str | os.PathLike[str], model: nn.Module, metadata: CheckpointInfo) -> Path:
-    """Write a model and its metadata as one safetensors file, whole or not at all.
+    """Write a model and its metadata atomically as one safetensors file.
 
     The file holds the tensors of the bare network; the normalisation is in the metadata.
 
     Args:
-        path: The file to write, ending in ``.safetensors``; its folder is made if need be.
-        model: A model as ``build`` makes it.
-        metadata: What the model is; see ``CheckpointInfo.of``.
+        path: The file to write, ending in ``.safetensors``; its folder is created if it is missing.
+        model: A model as ``build`` returns it.
+        metadata: The metadata of the model; see ``CheckpointInfo.of``.
 
     Returns:
         The path.
 
     Raises:
-        UsageError: Another suffix, metadata that JSON cannot hold, or another normalisation in the model.
-        CheckpointError: The model does not fit the metadata, has weights that are not finite, or cannot be written.
+        UsageError: Another suffix, metadata that is not JSON, or another normalisation in the model.
+        CheckpointError: The model does not match the metadata, a weight is not finite, or the file cannot be written.
     """
     path = Path(path)
     if path.suffix != _SUFFIX:
@@ -89,7 +84,13 @@ def save_checkpoint(path: str | os.PathLike[str], model: nn.Module, metadata: Ch
     state = {name: tensor.detach().cpu() for name, tensor in network.state_dict().items()}
     reference = skeleton(metadata.architecture, metadata.num_classes, metadata.input_shape[0])
     weights = fit(reference, state, f"the model to save as {metadata.architecture}")
-    write_bytes(path, safetensors.torch.save(weights, metadata={_METADATA_KEY: metadata.to_json()}))
+    data = safetensors.torch.save(weights, metadata={_METADATA_KEY: metadata.to_json()})
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as temporary:
+            temporary.write_bytes(data)
+    except OSError as error:
+        raise CheckpointError(f"checkpoint '{path}' cannot be written: {error.strerror}.") from error
     return path
 
 
@@ -105,24 +106,23 @@ def load_checkpoint(
     Args:
         path: A file; or a folder with ``best.safetensors``, ``last.safetensors``, one other .safetensors file or an
             earlier system's ``checkpoint.pth.tar``.
-        architecture: The architecture. A file of ours must agree; in a foreign file it replaces what the file says.
+        architecture: The architecture. A file of ours must agree; in a foreign file it replaces the name in the file.
         num_classes: The number of classes, with which the file must agree.
         normalize: The normalisation, ``"none"`` for none. A file of ours must agree; in a foreign file it replaces
-            what the file holds or what its system is known to use.
+            that of the file or of its system.
 
     Returns:
         The model in eval mode on the CPU, the metadata, the file and its hash.
 
     Raises:
-        CheckpointError: The file is missing, damaged, unsafe, of an unknown kind, or does not fit.
-        UsageError: An argument is wrong.
+        CheckpointError: The file is missing, damaged, unsafe, of an unknown kind, or does not match the arguments.
+        UsageError: An argument is invalid.
     """
-    loaded = _load(path, architecture, num_classes, normalize)
-    loaded.network.load_state_dict(loaded.weights, assign=True)
-    model = loaded.network
-    if loaded.info.normalize is not None:
-        model = nn.Sequential(Normalize(*loaded.info.normalize), model)
-    return Checkpoint(model=model.eval(), info=loaded.info, path=loaded.path, sha256=loaded.sha256)
+    summary, model, weights = _load(path, architecture, num_classes, normalize)
+    model.load_state_dict(weights, assign=True)
+    if summary.info.normalize is not None:
+        model = nn.Sequential(Normalize(*summary.info.normalize), model)
+    return Checkpoint(model=model.eval(), **vars(summary))
 
 
 def load_model(
@@ -132,78 +132,82 @@ def load_model(
     num_classes: int | None = None,
     normalize: NormalizeSpec = None,
 ) -> nn.Module:
-    """The model of ``load_checkpoint``, in eval mode; arguments and errors are the same."""
+    """Load the model of a checkpoint in eval mode; arguments and errors are those of ``load_checkpoint``."""
     return load_checkpoint(path, architecture=architecture, num_classes=num_classes, normalize=normalize).model
 
 
-def describe(
-    path: str | os.PathLike[str],
-    *,
-    architecture: str | None = None,
-    num_classes: int | None = None,
-    normalize: NormalizeSpec = None,
-) -> CheckpointSummary:
-    """Check a checkpoint and say what it is, without a model; arguments and errors are those of ``load_checkpoint``."""
-    loaded = _load(path, architecture, num_classes, normalize)
-    parameters = sum(parameter.numel() for parameter in loaded.network.parameters())
-    return CheckpointSummary(info=loaded.info, parameters=parameters, path=loaded.path, sha256=loaded.sha256)
+def describe(path: str | os.PathLike[str], *, architecture: str | None = None) -> CheckpointSummary:
+    """Check and describe a checkpoint; arguments and errors are those of ``load_checkpoint``."""
+    return _load(path, architecture, None, None)[0]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Loaded:
-    info: CheckpointInfo
-    network: nn.Module
-    weights: dict[str, Tensor]
-    path: Path
-    sha256: str
+def find_checkpoint(path: str | os.PathLike[str]) -> Path:
+    """Return the file, or the best, last or only checkpoint of a folder.
+
+    Raises:
+        CheckpointError: There is no such file, or the folder has none or several.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        if not path.is_file():
+            raise wrong_path(CheckpointError(f"there is no checkpoint at '{path}'."))
+        return path
+    found = {file.name: file for file in [*path.glob(f"*{_SUFFIX}")] or path.glob(_EARLIER)}
+    for name in _PREFERRED:
+        if name in found:
+            return found[name]
+    if len(found) == 1:
+        return next(iter(found.values()))
+    what = f"{len(found)} checkpoints, none of them {' or '.join(_PREFERRED)}" if found else "no checkpoint"
+    raise wrong_path(CheckpointError(f"folder '{path}' holds {what}; name the file itself."))
+
+
+def read_checkpoint(path: Path) -> bytes:
+    """Read the whole file, so that the bytes hashed are the bytes loaded."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"checkpoint '{path}' cannot be read: {error.strerror}.") from error
 
 
 def _load(
     path: str | os.PathLike[str], architecture: str | None, num_classes: int | None, normalize: NormalizeSpec
-) -> _Loaded:
-    file = resolve(path)
-    data = read_bytes(file)
+) -> tuple[CheckpointSummary, nn.Module, dict[str, Tensor]]:
+    """Return the summary, the network without values, and its checked weights."""
+    file = find_checkpoint(path)
+    data = read_checkpoint(file)
     source = f"checkpoint '{file}'"
-    content = _content(file, data, source)
-    if isinstance(content, _Native):
-        info, tensors = content.info, content.tensors
-        _check_agreement(info, source, architecture, num_classes, normalize)
-    else:
-        info, tensors = interpret(
+    info, content = _content(file, data, source)
+    if info is None:
+        info, content = interpret(
             content, source, architecture=architecture, num_classes=num_classes, normalize=normalize
         )
+    else:
+        _check_agreement(info, source, architecture, num_classes, normalize)
     network = skeleton(info.architecture, info.num_classes, info.input_shape[0])
-    weights = fit(network, tensors, f"{source} as {info.architecture}")
-    return _Loaded(info=info, network=network, weights=weights, path=file, sha256=hashlib.sha256(data).hexdigest())
+    weights = fit(network, content, f"{source} as {info.architecture}")
+    parameters = sum(parameter.numel() for parameter in network.parameters())
+    sha256 = hashlib.sha256(data).hexdigest()
+    return CheckpointSummary(info=info, parameters=parameters, path=file, sha256=sha256), network, weights
 
 
-@dataclass(frozen=True)
-class _Native:
-    info: CheckpointInfo
-    tensors: dict[str, Tensor]
-
-
-def _content(file: Path, data: bytes, source: str) -> object:
-    """A file of ours as ``_Native``, any other checkpoint as what it holds; told apart by their first bytes."""
+def _content(file: Path, data: bytes, source: str) -> tuple[CheckpointInfo | None, Any]:
+    """Return the metadata, None in a foreign file, and the content; the first bytes decide the kind of file."""
     if file.suffix == _SUFFIX or data[8:9] == b"{":
         try:
             tensors = safetensors.torch.load(data)
-        except Exception as error:  # the parser has its own error class, the conversion to tensors has others
-            raise CheckpointError(f"{source} is damaged or no safetensors file: {error}.") from error
+        except Exception as error:  # the parser and the conversion to tensors raise different classes
+            raise CheckpointError(f"{source} is damaged or not a safetensors file: {error}.") from error
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
         text = (header.get("__metadata__") or {}).get(_METADATA_KEY)
-        return tensors if text is None else _Native(CheckpointInfo.from_json(text, source), tensors)
+        return None if text is None else CheckpointInfo.from_json(text, source), tensors
     if data.startswith((_ZIP, _PICKLE)):
-        return unpickle(data, source)
-    raise CheckpointError(f"'{file}' is no checkpoint: it is neither a safetensors nor a PyTorch file.")
+        return None, unpickle(data, source)
+    raise CheckpointError(f"'{file}' is not a checkpoint: it is neither a safetensors nor a PyTorch file.")
 
 
 def _check_agreement(
-    info: CheckpointInfo,
-    source: str,
-    architecture: str | None,
-    num_classes: int | None,
-    normalize: NormalizeSpec,
+    info: CheckpointInfo, source: str, architecture: str | None, num_classes: int | None, normalize: NormalizeSpec
 ) -> None:
     if architecture is not None and find_model(architecture).name != info.architecture:
         raise CheckpointError(f"{source} is a {info.architecture}, not a {architecture}.")
@@ -217,8 +221,8 @@ def _without_normalization(model: nn.Module, metadata: CheckpointInfo) -> nn.Mod
     network, layer = model, None
     if isinstance(model, nn.Sequential) and len(model) == 2 and isinstance(model[0], Normalize):
         layer, network = model[0], model[1]
-    wanted = None if metadata.normalize is None else Normalize(*metadata.normalize)
-    if _values(layer) != _values(wanted):
+    expected = None if metadata.normalize is None else Normalize(*metadata.normalize)
+    if _values(layer) != _values(expected):
         raise UsageError("the normalisation of the model is not the one in the metadata to save.")
     return network
 

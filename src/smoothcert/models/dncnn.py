@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 
 class DnCNN(nn.Module):
-    """A stack of 3×3 convolutions that guesses the noise in an image and takes it away.
+    """A stack of 3×3 convolutions that predicts the noise in an image and subtracts it.
 
     Zhang et al. (2017), §III-A: a convolution and a ReLU, then ``depth`` − 2 times a convolution, a batch normalisation
-    and a ReLU, then a convolution back to the channels of the image; what comes out is subtracted from the input. The
-    last convolution starts at zero, so that a fresh network leaves images as they are.
+    and a ReLU, then a convolution back to the channels of the image. The last convolution starts at zero, so that a new
+    network leaves images unchanged.
 
     Args:
         in_channels: The number of channels of an image.
@@ -34,13 +34,13 @@ class DnCNN(nn.Module):
         super().__init__()
         layers: list[nn.Module] = [nn.Conv2d(in_channels, width, kernel_size=3, padding=1), nn.ReLU(inplace=True)]
         for _ in range(depth - 2):
-            # The published weights were trained with this epsilon and answer differently under another.
+            # The published weights were trained with this epsilon.
             normalization = nn.BatchNorm2d(width, eps=1e-4)
             layers += [nn.Conv2d(width, width, kernel_size=3, padding=1, bias=False), normalization]
             layers.append(nn.ReLU(inplace=True))
         layers.append(nn.Conv2d(width, in_channels, kernel_size=3, padding=1, bias=False))
         self.dncnn = nn.Sequential(*layers)
-        # Drawing for weights without memory would only load the slow parts of PyTorch.
+        # Initialising meta tensors does nothing but load slow parts of PyTorch.
         if not self.dncnn[0].weight.is_meta:
             self._initialize(width)
 
@@ -51,26 +51,11 @@ class DnCNN(nn.Module):
         for weight in (convolutions[0].bias, convolutions[-1].weight):
             assert weight is not None
             nn.init.zeros_(weight)
-        # The last convolution sums 9·width features of mean square gain²/2. With a gain of 1 that sum is so large that
-        # gradient descent diverges at the learning rates which the layers before it need; this gain makes it 1.
+        # The last convolution sums 9·width features of mean square gain²/2. With a gain of 1 the sum is so large that
+        # gradient descent diverges at the learning rates that the earlier layers need; this gain makes it 1.
         for last in [module for module in self.dncnn if isinstance(module, nn.BatchNorm2d)][-1:]:
             nn.init.constant_(last.weight, math.sqrt(2 / (9 * width)))
 
     def forward(self, x: Tensor) -> Tensor:
         residual: Tensor = self.dncnn(x)
         return x - residual
-
-
-def dncnn(num_classes: int, in_channels: int) -> DnCNN:
-    """The network of Zhang et al. (2017) for one noise level: 17 convolutions of width 64."""
-    return DnCNN(in_channels, depth=17, width=64)
-
-
-def dncnn_wide(num_classes: int, in_channels: int) -> DnCNN:
-    """The wide network of Salman et al. (2020): 17 convolutions of width 128."""
-    return DnCNN(in_channels, depth=17, width=128)
-
-
-def dncnn_small(num_classes: int, in_channels: int) -> DnCNN:
-    """Five convolutions of width 32; trains on a CPU."""
-    return DnCNN(in_channels, depth=5, width=32)

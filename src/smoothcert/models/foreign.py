@@ -1,6 +1,6 @@
-"""Checkpoints of earlier systems, read without running any code of theirs.
+"""Checkpoints of earlier systems, read without running any code in them.
 
-What the files of each system hold (the layer in front of the network is written in none of them):
+The content of the files of each system (none of them holds the layer in front of the network):
 
 ==================================  ==========================  ==================================================
 system                              file                        in front of the network
@@ -17,8 +17,8 @@ MACER (Zhai et al., 2020)           net; no prefix, no arch     nothing
 torchvision                         bare; no prefix, no arch    the ImageNet mean and std, as a transform
 ==================================  ==========================  ==================================================
 
-So where no ``normalize`` is given and the file has no such buffers, a network in a ``Sequential`` and every ImageNet
-network is taken to be normalised by its dataset's values, and every other network not at all.
+So without ``normalize`` and without such buffers in the file, a network in a ``Sequential`` and every ImageNet network
+is assumed to be normalised by the values of its dataset, and every other network not at all.
 """
 
 from __future__ import annotations
@@ -41,26 +41,23 @@ from smoothcert.models.weights import is_plain, skeleton
 from smoothcert.types import CheckpointError, UsageError
 
 _STATE_KEYS = ("state_dict", "net")
-_WRAPPERS = ("module", "_orig_mod")  # DataParallel and torch.compile
+_WRAPPERS = re.compile(r"^((module|_orig_mod)\.)+")  # DataParallel and torch.compile
 _MEANS = ("mean", "means", "mu")
 _STDS = ("std", "stds", "sd", "sds", "sigma")
 
 
 def unpickle(data: bytes, source: str) -> object:
-    """The content of a file written by ``torch.save``, restricted to tensors and plain containers.
-
-    Args:
-        data: The bytes of the file.
-        source: What the bytes were read from, for the error.
-
-    Returns:
-        The content.
+    """Read bytes written by ``torch.save``, restricted to tensors and plain containers.
 
     Raises:
-        CheckpointError: The file is damaged, is of another kind, or asks for code to be run.
+        CheckpointError: They are damaged, of another kind, or would run code.
     """
     try:
-        _refuse_bomb(data)
+        if zipfile.is_zipfile(io.BytesIO(data)):  # torch.save does not compress, so a large one is a zip bomb
+            with zipfile.ZipFile(io.BytesIO(data)) as archive:
+                size = sum(member.file_size for member in archive.infolist())
+            if size > unpacked_limit(len(data)):
+                raise RuntimeError(f"it would unpack to {size} bytes")
         return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         code = re.search(r"GLOBAL (\S+)", str(error))
@@ -68,44 +65,27 @@ def unpickle(data: bytes, source: str) -> object:
         raise CheckpointError(
             f"{source} {what} when loaded and is refused; have its author save the state_dict alone."
         ) from error
-    except Exception as error:  # damaged bytes fail in as many ways as there are bytes
+    except Exception as error:  # damaged bytes raise many classes
         said = str(error).partition("\n")[0].partition(". ")[0]
         reason = said if isinstance(error, RuntimeError) and said else type(error).__name__
-        raise CheckpointError(f"{source} is damaged or no PyTorch checkpoint: {reason}.") from error
-
-
-def _refuse_bomb(data: bytes) -> None:
-    """Refuse an archive that would unpack to far more than its size; ``torch.save`` itself does not compress."""
-    if zipfile.is_zipfile(io.BytesIO(data)):
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            size = sum(member.file_size for member in archive.infolist())
-        if size > unpacked_limit(len(data)):
-            raise RuntimeError(f"it would unpack to {size} bytes")
+        raise CheckpointError(f"{source} is damaged or not a PyTorch checkpoint: {reason}.") from error
 
 
 def interpret(
-    content: object,
-    source: str,
-    *,
-    architecture: str | None,
-    num_classes: int | None,
-    normalize: NormalizeSpec,
+    content: object, source: str, *, architecture: str | None, num_classes: int | None, normalize: NormalizeSpec
 ) -> tuple[CheckpointInfo, dict[str, Tensor]]:
-    """Find the architecture, the classes, the normalisation and the network's tensors in a foreign file.
+    """Find the metadata and the tensors of the bare network in a foreign file.
 
     Args:
         content: The content of the file: a state dict, or a dict that holds one.
-        source: What the content was read from, for the error.
-        architecture: The architecture, where the file names none or a wrong one.
+        source: The origin of the content, for errors.
+        architecture: The architecture; by default the one that the file names.
         num_classes: The number of classes that the file must have.
-        normalize: The normalisation; by default what the file holds, else what its system uses.
-
-    Returns:
-        The metadata, and the tensors by their name in the bare network.
+        normalize: The normalisation; by default that of the file, else that of its system.
 
     Raises:
-        CheckpointError: The file holds no state dict, or names no known architecture, or contradicts ``num_classes``.
-        UsageError: ``architecture`` or ``normalize`` is wrong.
+        CheckpointError: The file has no state dict, names no known architecture, or contradicts ``num_classes``.
+        UsageError: ``architecture`` or ``normalize`` is invalid.
     """
     state, arch, extra = _state_dict(content, source)
     tensors, front = _split(state, source)
@@ -118,10 +98,8 @@ def interpret(
         if architecture:
             raise
         raise CheckpointError(f"{source}: {error}") from error
-
     if model.name in DENOISERS:
-        raise UsageError(f"{model.name} is a denoiser; load {source} with load_denoiser, or give it as --denoiser.")
-
+        raise UsageError(f"{model.name} is a denoiser; load {source} with load_denoiser, or pass it as --denoiser.")
     known = skeleton(name, model.num_classes, model.input_shape[0]).state_dict()
     first = next(key for key, tensor in known.items() if tensor.ndim == 4)
     last = [key for key, tensor in known.items() if tensor.ndim == 2][-1]
@@ -129,29 +107,23 @@ def interpret(
     classes = tensors[last].shape[0] if last in tensors and tensors[last].ndim == 2 else model.num_classes
     if num_classes is not None and num_classes != classes:
         raise CheckpointError(f"{source} has {classes} classes, not {num_classes}.")
-
+    spec: NormalizeSpec
     if normalize is not None:
-        spec: NormalizeSpec = normalization(normalize, channels)
-        origin = "argument"
+        spec, origin = normalization(normalize, channels), "argument"
     elif front:
         spec, origin = _front_values(front, source), "file"
     else:
         spec, origin = _assumed(model.name, classes, in_sequential=front is not None), "assumed"
     try:
-        info = CheckpointInfo.of(
-            name,
-            num_classes=classes,
-            in_channels=channels,
-            normalize=spec,
-            extra={**extra, "normalize_from": origin},
-        )
+        extra["normalize_from"] = origin
+        info = CheckpointInfo.of(name, num_classes=classes, in_channels=channels, normalize=spec, extra=extra)
     except UsageError as error:
         raise CheckpointError(f"{source}: {error}") from error
     return info, tensors
 
 
 def _state_dict(content: object, source: str) -> tuple[dict[str, Tensor], str | None, dict[str, Any]]:
-    """The state dict, the name of the architecture, and what else is worth keeping."""
+    """Return the state dict, the name of the architecture, and other metadata."""
     arch, extra, state = None, {}, content
     if isinstance(content, Mapping):
         key = next((key for key in _STATE_KEYS if isinstance(content.get(key), Mapping)), None)
@@ -168,14 +140,14 @@ def _state_dict(content: object, source: str) -> tuple[dict[str, Tensor], str | 
     for name, tensor in state.items():
         if not is_plain(tensor):
             raise CheckpointError(
-                f"{source}: tensor {name!r} of type {tensor.dtype} is no plain tensor with all its values; save a "
+                f"{source}: tensor {name!r} of type {tensor.dtype} is not a plain tensor with all its values; save a "
                 "dense copy."
             )
     return dict(state), arch, extra
 
 
 def _split(state: Mapping[str, Tensor], source: str) -> tuple[dict[str, Tensor], dict[str, Tensor] | None]:
-    """The tensors of the network and of the layer in front of it; None for the latter outside a ``Sequential``."""
+    """Separate the tensors of the network and of the layer in front of it, which is None outside a ``Sequential``."""
     tensors = _unwrapped(state, source)
     heads = {name.split(".")[0] for name in tensors}
     if "1" not in heads or not heads <= {"0", "1"}:
@@ -188,13 +160,10 @@ def _split(state: Mapping[str, Tensor], source: str) -> tuple[dict[str, Tensor],
 
 
 def _unwrapped(state: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
-    """The tensors without ``module.`` in front of their names."""
+    """Remove ``module.`` and the like from the start of names."""
     result: dict[str, Tensor] = {}
     for name, tensor in state.items():
-        parts = name.split(".")
-        while parts[0] in _WRAPPERS and len(parts) > 1:
-            parts = parts[1:]
-        short = ".".join(parts)
+        short = _WRAPPERS.sub("", name)
         if short in result:
             raise CheckpointError(f"{source} holds {short!r} twice, with and without a prefix.")
         result[short] = tensor
@@ -204,9 +173,9 @@ def _unwrapped(state: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
 def _front_values(front: Mapping[str, Tensor], source: str) -> tuple[list[float], list[float]]:
     means = [tensor for name, tensor in front.items() if name in _MEANS]
     stds = [tensor for name, tensor in front.items() if name in _STDS]
-    if len(means) != 1 or len(means) + len(stds) != len(front):
+    if len(means) != 1 or len(stds) > 1 or 1 + len(stds) != len(front):
         names = ", ".join(repr(name) for name in front)
-        raise CheckpointError(f"{source} has {names} in front of the network, no mean and std; pass normalize=.")
+        raise CheckpointError(f"{source} has {names} in front of the network, not a mean and std; pass normalize=.")
     mean = means[0].flatten().double()
     std = stds[0].flatten().double() if stds else torch.ones_like(mean)
     return mean.tolist(), std.tolist()

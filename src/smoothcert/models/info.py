@@ -1,4 +1,4 @@
-"""What a checkpoint says about itself."""
+"""The metadata of checkpoints."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from smoothcert.files import parse_json
 from smoothcert.models.normalize import Normalization, NormalizeSpec, normalization
 from smoothcert.models.registry import find_model
 from smoothcert.types import CheckpointError, UsageError
@@ -17,24 +18,21 @@ from smoothcert.types import CheckpointError, UsageError
 FORMAT_VERSION = 1
 MOST_CLASSES = 1_000_000
 LONGEST_SIDE = 100_000
-"""What no model and no image exceeds; a larger number is a mistake, and would be asked memory for."""
+"""Sanity limits for values read from files, which would otherwise allocate memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointInfo:
-    """The metadata of a checkpoint: everything needed to rebuild the model, and what it was trained for.
+    """The metadata of a checkpoint: how to rebuild the model, and the noise of its training.
 
     Attributes:
-        architecture: A key of ``MODELS``; an earlier system's name is replaced by ours.
-        num_classes: The number of classes.
+        architecture: A key of ``MODELS``; the name of an earlier system is replaced by ours.
         input_shape: The (channels, height, width) of one input.
-        sigma: The Gaussian noise the model was trained for, or None where that is unknown or another noise.
-        noise: The noise the model was trained for, its name and settings as ``Noise.config`` gives them; None in files
-            of earlier systems and versions.
+        sigma: The Gaussian noise of the training; None if it is unknown or another noise.
+        noise: The noise of the training as ``Noise.config`` returns it; None in files of earlier systems and versions.
         input_range: The smallest and largest value of an input before normalisation.
         normalize: The (mean, std) pair of the normalisation layer, or None without one.
-        extra: Anything else that can be written as JSON, such as the recipe or the accuracy.
-        format_version: The version of this format.
+        extra: Other JSON values, such as the recipe or the accuracy.
     """
 
     architecture: str
@@ -49,10 +47,8 @@ class CheckpointInfo:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "architecture", find_model(self.architecture).name)
-        if self.num_classes < 2:
-            raise UsageError(f"num_classes must be at least 2, not {self.num_classes}.")
-        if self.num_classes > MOST_CLASSES:
-            raise UsageError(f"num_classes must be at most {MOST_CLASSES}, not {self.num_classes}.")
+        if not 2 <= self.num_classes <= MOST_CLASSES:
+            raise UsageError(f"num_classes must be at least 2 and at most {MOST_CLASSES}, not {self.num_classes}.")
         if len(self.input_shape) != 3 or not 1 <= min(self.input_shape) <= max(self.input_shape) <= LONGEST_SIDE:
             raise UsageError(f"input_shape must be (channels, height, width), not {self.input_shape}.")
         if self.sigma is not None and not (math.isfinite(self.sigma) and self.sigma >= 0):
@@ -60,7 +56,7 @@ class CheckpointInfo:
         if self.noise is not None and not isinstance(self.noise.get("name"), str):
             raise UsageError(f"noise must have a name, such as {{'name': 'uniform', 'lam': 1.0}}, not {self.noise}.")
         if self.noise is not None and self.sigma != self.noise.get("sigma"):
-            raise UsageError(f"sigma is {self.sigma}, but the noise is {dict(self.noise)}; give one of them.")
+            raise UsageError(f"sigma is {self.sigma}, but the noise is {dict(self.noise)}; pass one of them.")
         if not self.input_range[0] < self.input_range[1]:
             raise UsageError(f"input_range must be (smallest, largest), not {self.input_range}.")
         object.__setattr__(self, "normalize", normalization(self.normalize, self.input_shape[0]))
@@ -77,22 +73,16 @@ class CheckpointInfo:
         noise: Mapping[str, str | int | float] | None = None,
         extra: Mapping[str, Any] | None = None,
     ) -> CheckpointInfo:
-        """The metadata of a model built with ``build`` and these arguments.
+        """Return the metadata of a model that ``build`` returns for these arguments.
 
         Args:
             architecture: As ``name`` in ``build``.
             num_classes: As in ``build``.
             in_channels: As in ``build``.
             normalize: As in ``build``.
-            sigma: The Gaussian noise the model was trained for; need not be given beside ``noise``.
-            noise: The noise the model was trained for, as ``Noise.config`` gives it.
-            extra: Anything else that can be written as JSON.
-
-        Returns:
-            The metadata, with the defaults of the architecture filled in.
-
-        Raises:
-            UsageError: As ``build``, or a sigma that is negative, not finite or not that of the noise.
+            sigma: The Gaussian noise of the training; not needed together with ``noise``.
+            noise: The noise of the training as ``Noise.config`` returns it.
+            extra: Other JSON values.
         """
         model = find_model(architecture)
         named = None if noise is None else noise.get("sigma")
@@ -111,11 +101,7 @@ class CheckpointInfo:
         )
 
     def to_json(self) -> str:
-        """The metadata as JSON.
-
-        Raises:
-            UsageError: ``extra`` holds something that JSON cannot.
-        """
+        """Write the metadata as JSON."""
         try:
             return json.dumps(asdict(self), allow_nan=False)
         except (TypeError, ValueError) as error:
@@ -123,20 +109,13 @@ class CheckpointInfo:
 
     @classmethod
     def from_json(cls, text: str, source: str) -> CheckpointInfo:
-        """Read what ``to_json`` wrote.
-
-        Args:
-            text: The JSON.
-            source: What the text was read from, for the error.
-
-        Returns:
-            The metadata.
+        """Read the output of ``to_json``; ``source`` is its origin, for errors.
 
         Raises:
-            CheckpointError: The text is no such JSON, or of a newer format version.
+            CheckpointError: The text is invalid, or of a newer format version.
         """
         try:
-            raw = json.loads(text)
+            raw = parse_json(text)
             version = raw.get("format_version") if isinstance(raw, dict) else None
             if isinstance(version, int) and version > FORMAT_VERSION:
                 raise CheckpointError(
@@ -148,6 +127,6 @@ class CheckpointInfo:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"]) or "as a whole"
             reason = first.get("ctx", {}).get("error", first["msg"])
-            raise CheckpointError(f"{source} has wrong metadata ({where}): {reason}") from error
-        except (ValueError, RecursionError) as error:
+            raise CheckpointError(f"{source} has invalid metadata ({where}): {reason}") from error
+        except ValueError as error:
             raise CheckpointError(f"{source} has damaged metadata: {error}.") from error

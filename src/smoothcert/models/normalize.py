@@ -15,13 +15,13 @@ Normalization: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
 """Mean and standard deviation, one value per channel."""
 
 NormalizeSpec: TypeAlias = str | tuple[Sequence[float], Sequence[float]] | None
-"""What a caller may write: a preset's name, ``"none"``, a (mean, std) pair or None."""
+"""A name in ``PRESETS``, ``"none"``, a (mean, std) pair with one value per channel, or None."""
 
 _CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)
 _IMAGENET_MEAN = (0.485, 0.456, 0.406)
 
-# The numbers are those the published models were trained with, not the exact statistics of the datasets (the CIFAR-10
-# deviations are smaller than the true ones). The "-center" presets only subtract the mean, as some of the models of
+# The values with which the published models were trained, not the exact statistics of the datasets (the CIFAR-10
+# deviations are smaller than the true ones). The "-center" presets only subtract the mean, as some models of
 # Salman et al. (2019) do.
 PRESETS: dict[str, Normalization] = {
     "cifar10": (_CIFAR10_MEAN, (0.2023, 0.1994, 0.2010)),
@@ -34,17 +34,10 @@ PRESETS: dict[str, Normalization] = {
 
 
 def normalization(spec: NormalizeSpec, channels: int) -> Normalization | None:
-    """The mean and standard deviation that a specification means for inputs of ``channels`` channels.
-
-    Args:
-        spec: A name in ``PRESETS``, ``"none"``, a (mean, std) pair with one value per channel, or None.
-        channels: The number of input channels.
-
-    Returns:
-        The (mean, std) pair as tuples of floats, or None for no normalisation.
+    """Return the mean and standard deviation of a specification, or None for no normalisation.
 
     Raises:
-        UsageError: An unknown name, a wrong number of values, a value that is not finite or a std that is not positive.
+        UsageError: An unknown name, another number of values, a value that is not finite or a std that is not positive.
 
     Example:
         >>> normalization("mnist", 1)
@@ -70,12 +63,7 @@ def normalization(spec: NormalizeSpec, channels: int) -> Normalization | None:
 
 
 class Normalize(nn.Module):
-    """Subtract the mean and divide by the standard deviation of each channel.
-
-    Args:
-        mean: The mean of each channel.
-        std: The standard deviation of each channel.
-    """
+    """Subtract the mean and divide by the standard deviation of each channel."""
 
     mean: Tensor
     std: Tensor
@@ -86,7 +74,7 @@ class Normalize(nn.Module):
         self.register_buffer("std", torch.tensor(std, dtype=torch.float32).reshape(-1, 1, 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        # Without this check a grey image would silently be broadcast to three channels.
+        # without this check, a grey image would be broadcast to three channels
         if x.shape[-3] != self.mean.shape[0]:
             raise UsageError(f"the model normalises {self.mean.shape[0]} channel(s), but the input has {x.shape[-3]}.")
         return (x - self.mean) / self.std

@@ -7,6 +7,7 @@ Parameters are named as in the published checkpoints: ``conv1``, ``bn1``, ``laye
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -17,7 +18,6 @@ def _conv(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
 
 
 def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
-    """The identity where the shapes agree, else a strided 1×1 convolution with batch normalisation."""
     if stride == 1 and inputs == outputs:
         return nn.Identity()
     return nn.Sequential(_conv(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
@@ -43,7 +43,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """A 1×1, a 3×3 (which carries the stride) and a 1×1 convolution around a shortcut."""
+    """A 1×1, a 3×3 (with the stride) and a 1×1 convolution around a shortcut."""
 
     expansion = 4
 
@@ -65,6 +65,9 @@ class Bottleneck(nn.Module):
         return F.relu(y + self.downsample(x))
 
 
+Block: TypeAlias = type[BasicBlock] | type[Bottleneck]
+
+
 class ResNet(nn.Module):
     """A stem, stages ``layer1``, ``layer2``, … that halve the image and double the width, and one linear layer.
 
@@ -77,13 +80,7 @@ class ResNet(nn.Module):
     """
 
     def __init__(
-        self,
-        block: type[BasicBlock] | type[Bottleneck],
-        depths: Sequence[int],
-        *,
-        width: int,
-        stem: tuple[nn.Conv2d, nn.Module],
-        num_classes: int,
+        self, block: Block, depths: Sequence[int], *, width: int, stem: tuple[nn.Conv2d, nn.Module], num_classes: int
     ) -> None:
         super().__init__()
         self.conv1, self.maxpool = stem
@@ -99,7 +96,7 @@ class ResNet(nn.Module):
             self.add_module(name, nn.Sequential(*blocks))
         self.fc = nn.Linear(channels, num_classes)
         for module in self.modules():
-            # Drawing for weights without memory would only load the slow parts of PyTorch.
+            # Initialising meta tensors does nothing but load slow parts of PyTorch.
             if isinstance(module, nn.Conv2d) and not module.weight.is_meta:
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
@@ -111,34 +108,13 @@ class ResNet(nn.Module):
         return logits
 
 
-def _cifar(depth: int, num_classes: int, in_channels: int) -> ResNet:
-    blocks = (depth - 2) // 6
+def cifar_resnet(depth: int, num_classes: int, in_channels: int) -> ResNet:
+    """Build a ResNet for CIFAR with 1×1 convolutions as shortcuts."""
     stem = (_conv(in_channels, 16, 3), nn.Identity())
-    return ResNet(BasicBlock, [blocks] * 3, width=16, stem=stem, num_classes=num_classes)
+    return ResNet(BasicBlock, [(depth - 2) // 6] * 3, width=16, stem=stem, num_classes=num_classes)
 
 
-def _imagenet(
-    block: type[BasicBlock] | type[Bottleneck], depths: Sequence[int], num_classes: int, in_channels: int
-) -> ResNet:
+def imagenet_resnet(block: Block, depths: Sequence[int], num_classes: int, in_channels: int) -> ResNet:
+    """Build a ResNet for ImageNet."""
     stem = (_conv(in_channels, 64, 7, stride=2), nn.MaxPool2d(kernel_size=3, stride=2, padding=1))
     return ResNet(block, depths, width=64, stem=stem, num_classes=num_classes)
-
-
-def cifar_resnet20(num_classes: int, in_channels: int) -> ResNet:
-    """The 20-layer CIFAR ResNet with 1×1 convolutions as shortcuts."""
-    return _cifar(20, num_classes, in_channels)
-
-
-def cifar_resnet110(num_classes: int, in_channels: int) -> ResNet:
-    """The 110-layer CIFAR ResNet with 1×1 convolutions as shortcuts."""
-    return _cifar(110, num_classes, in_channels)
-
-
-def resnet18(num_classes: int, in_channels: int) -> ResNet:
-    """ResNet-18 for ImageNet."""
-    return _imagenet(BasicBlock, (2, 2, 2, 2), num_classes, in_channels)
-
-
-def resnet50(num_classes: int, in_channels: int) -> ResNet:
-    """ResNet-50 for ImageNet, the stride in the 3×3 convolution."""
-    return _imagenet(Bottleneck, (3, 4, 6, 3), num_classes, in_channels)

@@ -7,12 +7,7 @@ from torch import Tensor, nn
 
 
 class DigitsCNN(nn.Module):
-    """Two convolutions and two linear layers for 8×8 digits; trains in seconds on a CPU.
-
-    Args:
-        num_classes: The number of classes.
-        in_channels: The number of input channels.
-    """
+    """Two convolutions and two linear layers for 8×8 digits; trains in seconds on a CPU."""
 
     def __init__(self, num_classes: int, in_channels: int) -> None:
         super().__init__()
@@ -33,10 +28,6 @@ class LeNet(nn.Module):
     """The LeNet variant that the smoothing papers train on MNIST (Zhai et al., 2020; Jeong and Shin, 2020).
 
     After LeCun et al. (1998): convolutions 20@5×5 and 50@5×5, each pooled by 2, then 500 hidden units.
-
-    Args:
-        num_classes: The number of classes.
-        in_channels: The number of input channels.
     """
 
     def __init__(self, num_classes: int, in_channels: int) -> None:

@@ -1,9 +1,8 @@
-"""Fit the tensors of a file to a network, or say in one sentence why they do not fit."""
+"""Match the tensors of a file with those of a network."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +14,7 @@ _NAMED = 3
 
 
 def skeleton(architecture: str, num_classes: int, in_channels: int) -> nn.Module:
-    """The network without normalisation and without memory for its weights; draws no random numbers."""
+    """Build the bare network on the meta device: without memory and without random numbers."""
     with torch.device("meta"):
         return find_model(architecture).builder(num_classes, in_channels)
 
@@ -24,12 +23,9 @@ def fit(network: nn.Module, tensors: Mapping[str, Tensor], source: str) -> dict[
     """Check that the tensors are exactly those of the network, and copy them in its types.
 
     Args:
-        network: The network, whose own values are not looked at.
+        network: The network; its values do not matter.
         tensors: The tensors by name. Batch counts may be missing, as in files older than PyTorch 0.4.1.
-        source: What the tensors come from, for the error, such as ``'x.pth' as lenet``.
-
-    Returns:
-        A dense CPU copy of the tensors.
+        source: The origin of the tensors, for errors, such as ``'x.pth' as lenet``.
 
     Raises:
         CheckpointError: A name is missing or unexpected, a shape or type differs, or a value is not finite.
@@ -37,12 +33,16 @@ def fit(network: nn.Module, tensors: Mapping[str, Tensor], source: str) -> dict[
     expected = network.state_dict()
     counts = {name: torch.zeros((), dtype=torch.long) for name in expected if name.endswith(".num_batches_tracked")}
     given = {**counts, **tensors}
-    _check_names(expected.keys(), given.keys(), source)
+    unexpected = [name for name in given if name not in expected]
+    missing = [name for name in expected if name not in given]
+    faults = [f"{what} {_listed(names)}" for what, names in (("unexpected", unexpected), ("missing", missing)) if names]
+    if faults:
+        raise CheckpointError(f"{source} has other tensors than the architecture: {'; '.join(faults)}.")
     return {name: _fit_one(name, given[name], wanted, source) for name, wanted in expected.items()}
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Whether a tensor is dense, on the CPU, and holds all values of its shape; one that repeats few can claim any."""
+    """Whether a tensor is dense, on the CPU, and stores all its values; an expanded one can claim any size."""
     if tensor.layout is not torch.strided or tensor.device.type != "cpu":
         return False
     return tensor.numel() * tensor.element_size() <= tensor.untyped_storage().nbytes()
@@ -54,25 +54,11 @@ def _fit_one(name: str, tensor: Tensor, wanted: Tensor, source: str) -> Tensor:
             f"{source}: tensor {name!r} has shape {tuple(tensor.shape)}, but {tuple(wanted.shape)} is needed."
         )
     if not is_plain(tensor) or tensor.is_floating_point() != wanted.is_floating_point():
-        raise CheckpointError(f"{source}: tensor {name!r} of type {tensor.dtype} is no plain {wanted.dtype} tensor.")
+        raise CheckpointError(f"{source}: tensor {name!r} of type {tensor.dtype} is not a plain {wanted.dtype} tensor.")
     copy = tensor.detach().to(wanted.dtype, copy=True, memory_format=torch.contiguous_format)
     if not bool(torch.isfinite(copy).all()):
         raise CheckpointError(f"{source}: tensor {name!r} holds values that are not finite.")
     return copy
-
-
-def _check_names(expected: Collection[str], given: Collection[str], source: str) -> None:
-    unexpected = [name for name in given if name not in expected]
-    missing = [name for name in expected if name not in given]
-    faults = []
-    if unexpected:
-        close = [match for name in unexpected[:_NAMED] for match in difflib.get_close_matches(name, expected, n=1)]
-        hint = f" (closest known: {', '.join(repr(name) for name in dict.fromkeys(close))})" if close else ""
-        faults.append(f"unexpected {_listed(unexpected)}{hint}")
-    if missing:
-        faults.append(f"missing {_listed(missing)}")
-    if faults:
-        raise CheckpointError(f"{source} has other tensors than the architecture: {'; '.join(faults)}.")
 
 
 def _listed(names: list[str]) -> str:

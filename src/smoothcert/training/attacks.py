@@ -1,4 +1,4 @@
-"""Attacks by gradient: shared by the training methods and by the attack on the smoothed classifier."""
+"""Gradient attacks of the training methods and of ``smoothcert.attack``."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from smoothcert.classifiers.modes import evaluating
 
 Objective = Callable[[Tensor], Tensor]
-"""Maps a batch of inputs to a loss for each, to be made large."""
+"""Maps a batch of inputs to the loss of each, which an attack maximises."""
 
 
 @contextmanager
 def frozen(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode and no gradients by the weights while the context lasts."""
+    """Set evaluation mode and disable gradients by the weights while the context lasts."""
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     for weight in weights:
         weight.requires_grad_(False)
@@ -31,15 +31,12 @@ def frozen(model: nn.Module) -> Iterator[None]:
 
 
 def smoothed_nll(model: Callable[[Tensor], Tensor], noise: Tensor, y: Tensor) -> Objective:
-    """−log of the mean softmax of the labels over fixed noise (Salman et al., 2019, Eq. 6).
+    """Return the objective −log of the mean softmax of the labels over fixed noise (Salman et al., 2019, Eq. 6).
 
     Args:
         model: The classifier.
-        noise: What to add to every input, of shape (copies, batch, …).
+        noise: Noise to add to every input, of shape (copies, batch, …).
         y: The labels.
-
-    Returns:
-        The objective.
     """
 
     def objective(x: Tensor) -> Tensor:
@@ -50,7 +47,7 @@ def smoothed_nll(model: Callable[[Tensor], Tensor], noise: Tensor, y: Tensor) ->
 
 
 def mean_log_softmax(logits: Tensor) -> Tensor:
-    """The logarithm of the mean softmax over the first dimension."""
+    """Return the logarithm of the mean softmax over the first dimension."""
     return torch.logsumexp(F.log_softmax(logits, dim=-1), dim=0) - math.log(len(logits))
 
 
@@ -64,19 +61,16 @@ def ascend(
     center: Tensor | None = None,
     clamp: tuple[float, float] | None = (0.0, 1.0),
 ) -> Tensor:
-    """Projected gradient ascent from ``x`` with steps of fixed ℓ2 length (Madry et al., 2018).
+    """Move inputs by projected gradient ascent with steps of fixed ℓ2 length (Madry et al., 2018).
 
     Args:
-        objective: What to make large.
+        objective: The objective to maximise.
         x: The inputs.
         steps: The number of steps.
         step: Their length.
-        radius: The ℓ2 ball to stay in, or None for no ball.
+        radius: The radius of an ℓ2 ball that limits the inputs, or None.
         center: Its center; ``x`` by default.
-        clamp: The smallest and largest value of an input, or None for any; the ball is applied after it.
-
-    Returns:
-        The moved inputs, detached.
+        clamp: The smallest and largest value of an input, or None; applied before the ball.
     """
     at = x.detach()
     center = at if center is None else center
@@ -100,23 +94,23 @@ def ddn(
     factor: float = 0.05,
     clamp: tuple[float, float] = (0.0, 1.0),
 ) -> Tensor:
-    """The decoupled direction and norm attack (Rony et al., 2019) on the smoothed classifier (Salman et al., 2019).
+    """Attack the smoothed classifier by decoupled direction and norm (Rony et al., 2019; Salman et al., 2019).
 
-    The norm begins at ``radius``, shrinks by ``factor`` after each success and grows by it after each failure, never
-    above ``radius``; the step length falls from 1 to 0.01 along a cosine.
+    The norm starts at ``radius``, shrinks by ``factor`` after each success and grows by it after each failure, up to
+    ``radius``; the step length falls from 1 to 0.01 along a cosine.
 
     Args:
         model: The classifier.
-        noise: What to add to every input, of shape (copies, batch, …).
+        noise: Noise to add to every input, of shape (copies, batch, …).
         x: The inputs.
         y: Their labels.
         steps: The number of steps.
         radius: The largest norm.
-        factor: How fast the norm changes.
+        factor: The relative change of the norm per step.
         clamp: The smallest and largest value of an input.
 
     Returns:
-        For each input the nearest point found that is misclassified, or the input itself where none is.
+        For each input the nearest misclassified point found, or the input itself if there is none.
     """
     delta = torch.zeros_like(x)
     norm = x.new_full((len(x),), radius)
@@ -130,17 +124,17 @@ def ddn(
         fooled = log_mean.detach().argmax(1) != y
         length = delta.flatten(1).norm(dim=1)
         better = fooled & (length < best_norm)
-        best = torch.where(_column(better, x), delta, best)
+        best = torch.where(column(better, x), delta, best)
         best_norm = torch.where(better, length, best_norm)
         pace = 0.01 + 0.99 * (1 + math.cos(math.pi * number / steps)) / 2
         delta = delta + pace * unit(slope)
         norm = torch.where(fooled, norm * (1 - factor), norm * (1 + factor)).clamp(max=radius)
-        delta = (x + unit(delta) * _column(norm, x)).clamp(*clamp) - x
+        delta = (x + unit(delta) * column(norm, x)).clamp(*clamp) - x
     return (x + best).detach()
 
 
 def gradient(objective: Objective, x: Tensor) -> Tensor:
-    """The gradient of each input's objective by that input."""
+    """Return the gradient of each input's objective by that input."""
     at = x.detach().requires_grad_(True)
     with torch.enable_grad():
         (slope,) = torch.autograd.grad(objective(at).sum(), at)
@@ -148,14 +142,15 @@ def gradient(objective: Objective, x: Tensor) -> Tensor:
 
 
 def unit(vectors: Tensor) -> Tensor:
-    """Each row scaled to ℓ2 length 1; rows of zeros stay."""
-    return vectors / _column(vectors.flatten(1).norm(dim=1).clamp(min=1e-12), vectors)
+    """Scale each row to ℓ2 length 1; rows of zeros stay."""
+    return vectors / column(vectors.flatten(1).norm(dim=1).clamp(min=1e-12), vectors)
 
 
 def shorten(vectors: Tensor, radius: float) -> Tensor:
-    """Each row scaled to at most this ℓ2 length."""
-    return vectors * _column((radius / vectors.flatten(1).norm(dim=1).clamp(min=1e-12)).clamp(max=1.0), vectors)
+    """Scale each row to at most this ℓ2 length."""
+    return vectors * column((radius / vectors.flatten(1).norm(dim=1).clamp(min=1e-12)).clamp(max=1.0), vectors)
 
 
-def _column(values: Tensor, like: Tensor) -> Tensor:
+def column(values: Tensor, like: Tensor) -> Tensor:
+    """Reshape one value per row so that it broadcasts over the rows of ``like``."""
     return values.reshape(-1, *[1] * (like.ndim - 1))

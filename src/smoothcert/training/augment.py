@@ -10,14 +10,11 @@ SHIFT = 4
 
 
 def flip_and_shift(x: Tensor, draws: Tensor) -> Tensor:
-    """Each image flipped or not, and shifted by up to four pixels with zeros moving in, as usual for CIFAR.
+    """Flip and shift images at random by up to four pixels with zero padding, as usual for CIFAR.
 
     Args:
         x: Images (batch, channels, height, width).
         draws: Uniform numbers in [0, 1), of shape (3, batch).
-
-    Returns:
-        The changed images.
     """
     count, channels, height, width = x.shape
     flip = draws[0] < 0.5

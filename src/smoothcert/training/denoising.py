@@ -22,16 +22,16 @@ from smoothcert.models import DENOISERS, CheckpointInfo
 from smoothcert.noise import Noise
 from smoothcert.training.attacks import frozen
 from smoothcert.training.loop import make_fabric, train
-from smoothcert.training.methods.base import Method, Passes, State, require
+from smoothcert.training.methods.base import Method, State, require
 from smoothcert.training.settings import TrainingSettings
-from smoothcert.training.sources import Source, source_of
+from smoothcert.training.sources import Source
 from smoothcert.types import unknown_name
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 OBJECTIVES = ("mse", "stability", "mse-then-stability")
-"""Training objectives: a small error in the image, the classifier's decision, or first one and then the other."""
+"""Training objectives: the error of the image, the decision of the classifier, or one after the other."""
 
 DECISIONS = "decisions"
 """The folder of a black-box classifier's decisions, in the folder of the training."""
@@ -63,26 +63,17 @@ def train_denoiser(
     Args:
         denoiser: The denoiser; in evaluation mode afterwards.
         dataset: The training data, or a pair of all inputs and all labels.
-        noise: The noise the classifier will be certified with.
+        noise: The noise of the later certification.
         classifier: The classifier: a module, or any callable from a batch to logits or votes.
         surrogates: Modules with the same classes, for a black-box classifier.
         objective: A name in ``OBJECTIVES``.
         mse_epochs: The epochs of ``mse-then-stability`` with the first objective; half of them by default.
-        settings: How to train.
-        folder: Where checkpoints, logs and the classifier's decisions go; nothing is written if not given.
-        info: The metadata of the checkpoints; needed with a folder.
-        fabric: Devices and processes, launched; one device by default.
-        progress: Whether to show a progress bar on stderr.
-        tensorboard: Whether to write TensorBoard logs too.
+        settings: As in :func:`smoothcert.training.train`, like all that follow.
+        folder: The folder of checkpoints, logs and the classifier's decisions; by default nothing is written.
 
     Returns:
         The measurements of each epoch. The loss is the mean squared error divided by the noise's variance (1 for the
         identity), then the cross-entropy.
-
-    Raises:
-        UsageError: If the objective is unknown or lacks a classifier or surrogates, shapes do not match, or the folder
-            holds another training.
-        SmoothcertError: If the loss or a logit of the classifier is not finite.
 
     Example:
         >>> from smoothcert import Gaussian, models
@@ -94,51 +85,49 @@ def train_denoiser(
         True
     """
     settings = settings or TrainingSettings()
-    asked = bool(surrogates) or not isinstance(classifier, nn.Module)
+    black_box = bool(surrogates) or not isinstance(classifier, nn.Module)
     first = _mse_epochs(objective, mse_epochs, settings.epochs)
     for surrogate in surrogates:
         kind = type(surrogate).__name__
         require(isinstance(surrogate, nn.Module), f"a surrogate must be a torch.nn.Module with gradients, got {kind}.")
     if first < settings.epochs:
-        require(classifier is not None, f"the objective {objective} needs a classifier; give one, or use mse.")
+        require(classifier is not None, f"the objective {objective} needs a classifier; pass one, or use mse.")
         require(
-            bool(surrogates) or not asked,
-            f"the objective {objective} needs gradients, and a black-box classifier has none; give surrogates, or the "
+            bool(surrogates) or not black_box,
+            f"the objective {objective} needs gradients, and a black-box classifier has none; pass surrogates, or the "
             "classifier as a torch.nn.Module.",
         )
     if folder is not None:
-        require(info is not None, "training in a folder needs info=CheckpointInfo.of(…), which the checkpoints carry.")
-        assert info is not None
-        name, known = info.architecture, ", ".join(DENOISERS)
-        require(name in DENOISERS, f"info says {name}, which is not a denoiser; use one of {known}.")
+        name, known = None if info is None else info.architecture, ", ".join(DENOISERS)
+        require(name in DENOISERS, f"training in a folder needs info of a denoiser ({known}), got {name}.")
     fabric = fabric or make_fabric(settings.precision)
     dataset = dataset.arrays() if isinstance(dataset, ArrayDataset) else dataset
-    source = source_of(dataset, fabric.device)
+    source = Source(dataset, fabric.device)
     teachers = [*surrogates] or ([classifier] if isinstance(classifier, nn.Module) else [])
     if not teachers:
         settings = settings.model_copy(update={"holdout": 0})
     with ExitStack() as stack:
-        for module in [*teachers, classifier, denoiser]:
-            if isinstance(module, nn.Module):
-                fabric.to_device(module)
+        fabric.to_device(denoiser)
         for module in [*teachers, classifier]:
             if isinstance(module, nn.Module):
-                stack.enter_context(frozen(module))
-        classes = _checked(denoiser, teachers, source, dataset, judged=settings.holdout > 0)
+                stack.enter_context(frozen(fabric.to_device(module)))
+        classes, shape = _checked(denoiser, teachers, source, dataset, evaluated=settings.holdout > 0)
         decisions = None
-        if asked and first < settings.epochs and fabric.is_global_zero:
+        if black_box and first < settings.epochs and fabric.is_global_zero:
             assert classifier is not None
             decisions = _decisions(classifier, dataset, classes, settings.batch_size, fabric.device, folder)
         decisions = fabric.broadcast(decisions)
-        method = Denoising(mse_epochs=first, asked=decisions is not None, taught_by=_digest(teachers, decisions))
+        if info is not None:
+            extra = {**info.extra, "kind": "denoiser", "objective": objective}
+            info = replace(info, input_shape=shape, num_classes=classes, extra=extra)  # type: ignore[arg-type]
         return train(
             Pupil(denoiser, teachers),
             dataset,
             noise,
-            method,
+            Denoising(mse_epochs=first, asked=decisions is not None, taught_by=_digest(teachers, decisions)),
             settings,
             folder=folder,
-            info=None if info is None else _about(info, source, classes, objective),
+            info=info,
             soft_labels=decisions,
             fabric=fabric,
             progress=progress,
@@ -150,14 +139,14 @@ def train_denoiser(
 class Denoising(Method):
     """The squared error of a denoised copy of each input, then the cross-entropy to its clean decision.
 
-    Salman et al. (2020), §3.1: L_MSE = E‖D(x+δ) − x‖², here divided by E‖δ‖² = d·scale², a constant, so that one
-    learning rate serves all sizes of image and noise; L_Stab = E CE(F(D(x+δ)), argmax F(x)). With several surrogates
-    one is drawn for each step. Not in ``METHODS``, because what it trains is no classifier.
+    Salman et al. (2020), §3.1: L_MSE = E‖D(x+δ) − x‖², here divided by the constant E‖δ‖² = d·scale², so that the same
+    learning rate suits all sizes of image and noise; L_Stab = E CE(F(D(x+δ)), argmax F(x)). With several surrogates,
+    each step draws one. It is not in ``METHODS``, because it does not train a classifier.
 
     Args:
         mse_epochs: The epochs with the first loss.
-        asked: Whether the clean decisions come as ``State.soft_labels``, or else from the teacher itself.
-        taught_by: A hash of the teachers and decisions, which a training that is continued must share.
+        asked: Whether the clean decisions are in ``State.soft_labels``; otherwise the teacher makes them.
+        taught_by: A hash of the teachers and decisions, which must not change when a training is continued.
     """
 
     mse_epochs: int
@@ -185,23 +174,19 @@ class Denoising(Method):
     def needs_soft_labels(self) -> bool:
         return self.asked
 
-    @property
-    def passes(self) -> Passes:
-        return Passes(train=1)
-
 
 class Pupil(nn.Module):
-    """A denoiser in training: its weights are the denoiser's alone, and its answers those of the first teacher.
+    """A denoiser in training: only its weights change, and its logits are those of the first teacher.
 
     Args:
         denoiser: The denoiser.
-        teachers: The classifiers that gradients go through; the first one judges.
+        teachers: The classifiers that return gradients; the first one evaluates.
     """
 
     def __init__(self, denoiser: nn.Module, teachers: Sequence[nn.Module]) -> None:
         super().__init__()
         self.denoiser = denoiser
-        self.teachers = tuple(teachers)  # in a tuple they are no submodules: nothing saves, averages or optimises them
+        self.teachers = tuple(teachers)  # not submodules: nothing saves, averages or optimises them
 
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.teachers[0](denoise(self.denoiser, x))
@@ -225,23 +210,23 @@ def _decisions(
     device: torch.device,
     folder: str | os.PathLike[str] | None,
 ) -> Tensor:
-    """Return the decisions of a black-box classifier on the training inputs, stored in the folder of the training."""
+    """Return the decisions of a black-box classifier on the training inputs, and store them in the folder."""
     inputs = list(zip(*dataset, strict=True)) if isinstance(dataset, tuple) else dataset
     options: dict[str, Any] = {"num_classes": classes, "batch_size": batch_size, "device": device}
     if folder is None:
         return torch.from_numpy(clean_decisions(classifier, inputs, **options))
     earlier = Path(folder) / "decisions.safetensors"
-    require(not earlier.exists(), f"'{earlier}' was written by an earlier version; delete it to ask again.")
+    require(not earlier.exists(), f"'{earlier}' was written by an earlier version; delete it to classify again.")
     created = not Path(folder).exists()
     try:
         return torch.from_numpy(clean_decisions(classifier, inputs, folder=Path(folder) / DECISIONS, **options))
     finally:
         if created and not any(Path(folder).iterdir()):
-            Path(folder).rmdir()  # nothing was decided
+            Path(folder).rmdir()  # there are no decisions
 
 
 def _mse_epochs(objective: str, mse_epochs: int | None, epochs: int) -> int:
-    """How many of the epochs are for the squared error."""
+    """Return the number of epochs with the squared error."""
     if objective not in OBJECTIVES:
         raise unknown_name("objective", objective, OBJECTIVES)
     if objective != "mse-then-stability":
@@ -258,42 +243,30 @@ def _checked(
     source: Source,
     dataset: Dataset | tuple[Tensor, Tensor],
     *,
-    judged: bool,
-) -> int:
-    """The number of classes of all teachers (of the data without any), after a run of two inputs.
-
-    Raises:
-        UsageError: If the denoiser changes the shape, or the teachers' classes do not fit each other or the data.
-    """
+    evaluated: bool,
+) -> tuple[int, tuple[int, ...]]:
+    """Run two inputs, and return the number of classes of the teachers (or of the data) and the shape of an input."""
     require(len(source) > 0, "there are no inputs to train on.")
     needed = int(dataset[1].max()) + 1 if isinstance(dataset, tuple) else dataset.num_classes
     x, _ = next(iter(source.batches([torch.arange(min(2, len(source)))], seed=0)))
     with frozen(denoiser), torch.no_grad():
         denoised = denoise(denoiser, x)
-        given = [tuple(teacher(denoised).shape) for teacher in teachers]
-    for shape in given:
+        shapes = [tuple(teacher(denoised).shape) for teacher in teachers]
+    for shape in shapes:
         require(
             len(shape) == 2 and shape[0] == len(x),
-            f"a classifier must give a row of logits for each of {len(x)} inputs, but gave shape {shape}.",
+            f"a classifier must return a row of logits for each of {len(x)} inputs, but returned shape {shape}.",
         )
-    counts: list[int] = list(dict.fromkeys(shape[1] for shape in given)) or [max(needed, 2)]
+    counts: list[int] = list(dict.fromkeys(shape[1] for shape in shapes)) or [max(needed, 2)]
     require(
         len(counts) == 1,
         f"the surrogates have {' and '.join(map(str, counts))} classes; use those with the classifier's.",
     )
     require(
-        not judged or counts[0] >= needed,
-        f"the classifier has {counts[0]} classes, but the labels {needed}; set holdout=0 not to judge by them.",
+        not evaluated or counts[0] >= needed,
+        f"the classifier has {counts[0]} classes, but the labels {needed}; set holdout=0 to train without evaluation.",
     )
-    return counts[0]
-
-
-def _about(info: CheckpointInfo, source: Source, classes: int, objective: str) -> CheckpointInfo:
-    """The metadata of the checkpoints: the size of images and the classes are those of the data."""
-    x, _ = next(iter(source.batches([torch.zeros(1, dtype=torch.long)], seed=0)))
-    _, channels, height, width = x.shape
-    extra = {**info.extra, "kind": "denoiser", "objective": objective}
-    return replace(info, input_shape=(channels, height, width), num_classes=classes, extra=extra)
+    return counts[0], tuple(x.shape[1:])
 
 
 def _digest(teachers: Sequence[nn.Module], decisions: Tensor | None) -> str:

@@ -1,4 +1,4 @@
-"""What an ensemble learns from inputs kept out: the order of its members, their weights, when the first suffice."""
+"""Fit an ensemble on held-out inputs: the order of its members, their weights, and the margin of a consensus."""
 
 from __future__ import annotations
 
@@ -25,14 +25,16 @@ from smoothcert.sampling.member_logits import member_logits
 from smoothcert.sampling.seeds import BLOCK, HOLDOUT
 from smoothcert.types import UsageError
 
+Members = Sequence[Callable[[Tensor], Tensor]]
+
 
 @dataclass(frozen=True)
 class Ranked:
-    """A member and how good it is.
+    """A member of an ensemble.
 
     Attributes:
-        position: Its place among the members given, from 0.
-        accuracy: The share of noisy copies it classifies correctly.
+        position: Its index among the members passed.
+        accuracy: The share of noisy copies that it classifies correctly.
     """
 
     position: int
@@ -40,31 +42,21 @@ class Ranked:
 
 
 def rank_members(
-    members: Sequence[Callable[[Tensor], Tensor]],
-    x: Tensor,
-    y: Tensor,
-    noise: Noise,
-    *,
-    copies: int = BLOCK,
-    seed: int = 0,
-    progress: bool = False,
+    members: Members, x: Tensor, y: Tensor, noise: Noise, *, copies: int = BLOCK, seed: int = 0, progress: bool = False
 ) -> list[Ranked]:
-    """Order members by their accuracy under noise (Horváth et al., 2022, §6): K-consensus asks the best ones first.
+    """Order members by their accuracy under noise, as K-consensus needs it (Horváth et al., 2022, §6).
 
     Args:
         members: The classifiers.
         x: Inputs that neither training nor certification uses.
         y: Their labels.
-        noise: The noise the ensemble will be certified with.
-        copies: Noisy copies of each input; all members see the same.
+        noise: The noise of the later certification.
+        copies: Noisy copies of each input, the same for all members.
         seed: The seed of the noise.
         progress: Whether to show a progress bar on stderr.
 
     Returns:
-        The members, best first; of equal ones the earlier first.
-
-    Raises:
-        UsageError: If there is nothing to judge by, or members disagree on the number of classes.
+        The members, best first; equal ones in their order.
 
     Example:
         >>> import torch
@@ -86,13 +78,13 @@ def rank_members(
         ranked.append(Ranked(position, right / (len(x) * copies)))
         classes.add(votes.shape[1])
     if len(classes) > 1:
-        raise UsageError(f"every member must give logits of the same classes, got {sorted(classes)} classes.")
+        raise UsageError(f"every member must return logits of the same classes, got {sorted(classes)} classes.")
     return sorted(ranked, key=lambda member: -member.accuracy)
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """What held-out inputs say about an ensemble.
+    """The order, weights and margin of an ensemble.
 
     Attributes:
         ranked: The members, best first.
@@ -114,21 +106,18 @@ def fit_ensemble(
     seed: int = 0,
     progress: bool = False,
 ) -> Fitted:
-    """Order the members of an ensemble, and find their weights and the margin of a consensus of two.
+    """Find the order of the members of an ensemble, their weights, and the margin of a consensus of two.
 
     Args:
         members: The members, on one device.
         inputs: Pairs of input and label that neither training nor certification uses.
-        noise: The noise the ensemble will be certified with.
+        noise: The noise of the later certification.
         copies: Noisy copies of each input; ten times as many for the margin.
         seed: The seed of the noise.
         progress: Whether to show progress bars on stderr.
-
-    Raises:
-        UsageError: If there are fewer than two members, or nothing to judge by.
     """
     if len(members) < 2:
-        raise UsageError("an ensemble has several members; name at least two models, or two denoisers.")
+        raise UsageError("an ensemble has several members; name at least two models or two denoisers.")
     like = next(members[0].parameters())
     x = torch.stack([torch.as_tensor(image) for image, _ in inputs]).to(like)
     y = torch.tensor([int(label) for _, label in inputs], device=like.device)
@@ -140,38 +129,16 @@ def fit_ensemble(
 
 
 def fit_weights(
-    members: Sequence[Callable[[Tensor], Tensor]],
-    x: Tensor,
-    y: Tensor,
-    noise: Noise,
-    *,
-    copies: int = BLOCK,
-    seed: int = 0,
-    progress: bool = False,
+    members: Members, x: Tensor, y: Tensor, noise: Noise, *, copies: int = BLOCK, seed: int = 0, progress: bool = False
 ) -> tuple[float, ...]:
-    """Weights for soft voting that minimise the cross-entropy under noise on inputs kept out.
+    """Find weights for soft voting that minimise the cross-entropy under noise on held-out inputs.
 
     Horváth et al. (2022), App. H.3.1, after Liu et al. (2020). The cross-entropy is convex in the weights, which are
-    not negative and sum to 1.
-
-    Args:
-        members: The classifiers.
-        x: Inputs that neither training nor certification uses.
-        y: Their labels.
-        noise: The noise the ensemble will be certified with.
-        copies: Noisy copies of each input.
-        seed: The seed of the noise.
-        progress: Whether to show a progress bar on stderr.
-
-    Returns:
-        A weight for each member.
-
-    Raises:
-        UsageError: If there is nothing to judge by, or members disagree on the number of classes.
+    not negative and sum to 1. The arguments are those of :func:`rank_members`.
     """
-    parts = list(_logits_and_labels(members, x, y, noise, copies, seed, progress))
-    logits = np.concatenate([part for part, _ in parts], axis=1)
-    labels = np.concatenate([part for _, part in parts])
+    _check(members, x, y, copies)
+    logits = np.concatenate(list(_noisy_logits(members, x, noise, copies, seed, progress)), axis=1)
+    labels = np.repeat(y.cpu().numpy(), copies)
     valid = np.isfinite(logits).all(axis=(0, 2))
     if not valid.any():
         raise UsageError("no noisy copy has finite logits in all members; check the models.")
@@ -179,7 +146,6 @@ def fit_weights(
     of_label = logits[:, np.arange(len(labels)), labels]
 
     def cross_entropy(weights: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        """The loss and its gradient."""
         mixed = np.tensordot(weights, logits, axes=1)
         loss = np.mean(special.logsumexp(mixed, axis=1) - weights @ of_label)
         slope = np.einsum("nc,knc->k", special.softmax(mixed, axis=1), logits) - of_label.sum(axis=1)
@@ -196,12 +162,12 @@ def fit_weights(
         constraints=simplex,
         options={"ftol": 1e-10, "maxiter": 500},
     )
-    weights = np.where(found.x > 1e-9, found.x, 0.0)  # the solver stops a rounding error short of the edge
+    weights = np.where(found.x > 1e-9, found.x, 0.0)  # the solver stops a rounding error before the bound
     return tuple((weights / weights.sum()).tolist())
 
 
 def fit_margin(
-    members: Sequence[Callable[[Tensor], Tensor]],
+    members: Members,
     first: int,
     x: Tensor,
     noise: Noise,
@@ -212,29 +178,22 @@ def fit_margin(
     seed: int = 0,
     progress: bool = False,
 ) -> float:
-    """The margin of a ``Consensus`` at which it almost always gives the answer of all its members.
+    """Find the smallest margin at which a ``Consensus`` almost always decides as all its members do.
 
-    The smallest one, rounded up to three digits, at which the first members decide otherwise than the soft vote of all
-    on at most this share of the noisy copies of inputs kept out. Labels are not needed, and a wrong choice costs
-    radius, never soundness.
+    At this margin, rounded up to three digits, the first members decide differently from the soft vote of all on at
+    most this share of the noisy copies of held-out inputs. A poor choice costs radius, not soundness. The other
+    arguments are those of :func:`rank_members`.
 
     Args:
         members: The classifiers, in their order.
-        first: K, how many members must agree.
+        first: K, the number of members that must agree.
         x: Inputs that neither training nor certification uses.
-        noise: The noise the ensemble will be certified with.
-        weights: How much each member counts in soft voting; equally by default.
-        share: The share of all copies that may be decided otherwise.
-        copies: Noisy copies of each input.
-        seed: The seed of the noise.
-        progress: Whether to show a progress bar on stderr.
+        noise: The noise of the later certification.
+        weights: The weight of each member in soft voting; equal by default.
+        share: The share of all copies that may be decided differently.
 
     Returns:
-        The margin; 0 where agreement alone suffices.
-
-    Raises:
-        UsageError: If there is nothing to judge by, members disagree on the number of classes, K or the weights do not
-            fit, or the share is not between 0 and 1.
+        The margin; 0 if agreement is sufficient.
 
     Example:
         >>> import torch
@@ -243,16 +202,17 @@ def fit_margin(
         0.0
     """
     if not 0 <= share < 1:
-        raise UsageError(f"the share of copies decided otherwise must be at least 0 and below 1, got {share!r}.")
+        raise UsageError(f"the share of copies decided differently must be at least 0 and below 1, got {share!r}.")
+    _check(members, x, x, copies)
     shares = np.array(Consensus(members, first, weights).shares)
     leads: list[NDArray[np.float64]] = []
-    for logits, _ in _logits_and_labels(members, x, torch.zeros(len(x)), noise, copies, seed, progress):
+    for logits in _noisy_logits(members, x, noise, copies, seed, progress):
         head = np.tensordot(shares[:first] / shares[:first].sum(), logits[:first], axes=1)
         every = np.tensordot(shares, logits, axes=1)
         chosen = logits[:first].argmax(axis=2)
         agree = (chosen == chosen[:1]).all(axis=0) & np.isfinite(logits).all(axis=(0, 2))
-        otherwise = agree & (every.argmax(axis=1) != chosen[0])
-        second, best = np.sort(head[otherwise], axis=1)[:, -2:].T
+        different = agree & (every.argmax(axis=1) != chosen[0])
+        second, best = np.sort(head[different], axis=1)[:, -2:].T
         leads.append(best - second)
     found = np.sort(np.concatenate(leads))[::-1]
     allowed = int(share * copies * len(x))
@@ -260,31 +220,25 @@ def fit_margin(
 
 
 def _rounded_up(value: float) -> float:
-    """A number above this one, with three digits."""
+    """Return a larger number with three digits."""
     unit = 10.0 ** (math.floor(math.log10(value)) - 2) if value > 0 else 1e-6
     return float(f"{(math.floor(value / unit) + 1) * unit:.6g}")
 
 
-def _logits_and_labels(
-    members: Sequence[Callable[[Tensor], Tensor]],
-    x: Tensor,
-    y: Tensor,
-    noise: Noise,
-    copies: int,
-    seed: int,
-    progress: bool,
-) -> Iterator[tuple[NDArray[np.float64], NDArray[np.int64]]]:
-    """The logits (member, copy, class) of all members on noisy copies, and the labels, an input at a time."""
-    _check(members, x, y, copies)
-    members = [Sealed(member) for member in members]  # once for all inputs
-    rows = list(enumerate(zip(x, y.tolist(), strict=True)))
-    for index, (image, label) in track(rows, "judge members", console=Console(stderr=True), disable=not progress):
-        drawn = member_logits(members, image, noise, n=copies, seed=seed, index=index, stage=HOLDOUT)
-        yield drawn.noisy, np.full(copies, label)
+def _noisy_logits(
+    members: Members, x: Tensor, noise: Noise, copies: int, seed: int, progress: bool
+) -> Iterator[NDArray[np.float64]]:
+    """Yield the logits (member, copy, class) of all members on noisy copies of each input."""
+    sealed = [Sealed(member) for member in members]  # once for all inputs
+    console = Console(stderr=True)
+    for index, image in track(list(enumerate(x)), "evaluate members", console=console, disable=not progress):
+        yield member_logits(sealed, image, noise, n=copies, seed=seed, index=index, stage=HOLDOUT).noisy
 
 
-def _check(members: Sequence[Callable[[Tensor], Tensor]], x: Tensor, y: Tensor, copies: int) -> None:
+def _check(members: Members, x: Tensor, y: Tensor, copies: int) -> None:
     if not members or not len(x):
-        raise UsageError("judging members takes at least one member and one input.")
+        raise UsageError("the evaluation of members needs at least one member and one input.")
     if len(x) != len(y) or copies < 1:
-        raise UsageError(f"judging members takes a label for each input and at least one copy, got {len(y)}, {copies}.")
+        raise UsageError(
+            f"the evaluation of members needs a label for each input and at least one copy, got {len(y)} and {copies}."
+        )

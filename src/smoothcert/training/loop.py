@@ -1,11 +1,10 @@
-"""The one training loop, for one device or many."""
+"""The training loop, for one or several devices."""
 
 from __future__ import annotations
 
 import copy
 import csv
 import hashlib
-import io
 import math
 import os
 import struct
@@ -30,7 +29,7 @@ from smoothcert.training.methods import Method, State
 from smoothcert.training.resume import Progress, load_progress, save_progress
 from smoothcert.training.settings import TrainingSettings
 from smoothcert.training.sigma import SIGMAS, InputSigmas, save_sigmas
-from smoothcert.training.sources import Batch, Source, source_of
+from smoothcert.training.sources import Batch, Source
 from smoothcert.types import SmoothcertError, UsageError
 
 if TYPE_CHECKING:
@@ -53,30 +52,30 @@ def train(
     progress: bool = True,
     tensorboard: bool = False,
 ) -> list[dict[str, float]]:
-    """Train a model in place; in a folder, continue what is there.
+    """Train a model in place; in a folder, continue the training that it holds.
 
-    Order, noise and crops of an epoch depend on the seed and the epoch's number only: not on how often training was
-    interrupted, nor on how many processes share the work.
+    Order, noise and crops of an epoch depend only on the seed and the number of the epoch, not on interruptions or on
+    the number of processes.
 
     Args:
-        model: The classifier; left in evaluation mode.
+        model: The classifier; in evaluation mode afterwards.
         dataset: The training data, or a pair of all inputs and all labels.
-        noise: The noise the model will be certified with.
+        noise: The noise of the later certification.
         method: The training method.
-        settings: How to train.
-        folder: Where checkpoints and logs go; nothing is written when not given.
-        info: What the checkpoints say about the model; needed with a folder.
+        settings: The settings of the loop.
+        folder: The folder of checkpoints and logs; by default nothing is written.
+        info: The metadata of the checkpoints; needed with a folder.
         soft_labels: A distribution over classes for each training input, for a method that needs it.
         fabric: Devices and processes, launched; one device by default.
         progress: Whether to show a progress bar on stderr.
-        tensorboard: Whether to write TensorBoard logs too.
+        tensorboard: Whether to write TensorBoard logs as well.
 
     Returns:
-        What was measured in each epoch.
+        The measurements of each epoch.
 
     Raises:
-        UsageError: If there is nothing to train on, something does not fit, or the folder holds another training.
-        SmoothcertError: If the loss is no longer a number.
+        UsageError: If there are no inputs to train on, an argument is invalid, or the folder holds another training.
+        SmoothcertError: If the loss is not finite.
 
     Example:
         >>> from smoothcert import Gaussian, data, models
@@ -89,61 +88,42 @@ def train(
     """
     method.check(noise)
     settings = settings or TrainingSettings()
-    if settings.data_dependent_sigma is not None:
-        settings.data_dependent_sigma.start(noise)
     fabric = fabric or make_fabric(settings.precision)
     if folder is not None and info is None:
-        raise UsageError("training in a folder needs info=CheckpointInfo.of(…), which the checkpoints carry.")
-    source = source_of(dataset, fabric.device, crop=settings.augment == "imagenet")
+        raise UsageError("training in a folder needs info=CheckpointInfo.of(…), the metadata of the checkpoints.")
+    source = Source(dataset, fabric.device, crop=settings.augment == "imagenet")
     if len(source) <= settings.holdout:
         raise UsageError(f"there are {len(source)} training inputs and holdout={settings.holdout}: none is left.")
     if method.needs_soft_labels and (soft_labels is None or len(soft_labels) != len(source)):
         raise UsageError(f"{method.name} needs a soft label for each of the {len(source)} training inputs.")
     training = _Training(model, source, noise, method, settings, fabric, soft_labels)
-    shown = Display(settings.epochs, shown=progress and fabric.is_global_zero)
-    keeper = _Keeper(Path(folder), info, tensorboard) if folder is not None and info is not None else None
-    return training.run(keeper, shown)
+    keeper = None if folder is None or info is None else _Keeper(training, Path(folder), info)
+    return training.run(keeper, Display(settings.epochs, shown=progress and fabric.is_global_zero), tensorboard)
 
 
 def make_fabric(precision: str = "32-true", device: str = "auto", processes: int = 1, nodes: int = 1) -> Fabric:
-    """Devices to train on; several are used by one process each.
+    """Return the devices to train on; with several processes, launch it before use.
 
     Args:
         precision: As in ``TrainingSettings``.
         device: ``cpu``, ``cuda`` or ``auto``.
-        processes: How many on each node; each uses one device.
-        nodes: How many nodes.
-
-    Returns:
-        The fabric, yet to be launched where there are several devices.
-
-    Raises:
-        UsageError: If there are no such devices or they do not know the precision.
+        processes: Processes per node; each uses one device.
+        nodes: The number of nodes.
     """
-    from lightning_fabric import Fabric  # slow to import, and needed for training only
+    from lightning_fabric import Fabric  # slow to import
 
     if precision == "16-mixed" and (device == "cpu" or not torch.cuda.is_available()):
         raise UsageError("precision 16-mixed needs a CUDA device; use bf16-mixed or 32-true.")
-    strategy = "ddp" if processes * nodes > 1 else "auto"
+    options: dict[str, Any] = {"precision": precision, "strategy": "ddp" if processes * nodes > 1 else "auto"}
     try:
-        return Fabric(
-            accelerator=device,
-            devices=processes,
-            num_nodes=nodes,
-            strategy=strategy,
-            precision=precision,  # type: ignore[arg-type]
-        )
+        return Fabric(accelerator=device, devices=processes, num_nodes=nodes, **options)
     except (ValueError, RuntimeError) as error:
         raise UsageError(f"cannot train on {processes} device(s) of kind {device!r}: {error}") from error
 
 
 @contextmanager
-def no_denormals() -> Iterator[None]:
-    """Numbers below the normal range are zero while the context lasts.
-
-    A saturated softmax sends back gradients of that size, on which CPUs are many times slower: MACER, which multiplies
-    logits by 16, trains twice as fast without them.
-    """
+def _no_denormals() -> Iterator[None]:
+    """Flush denormal numbers to zero: MACER, whose saturated softmax has such gradients, trains twice as fast."""
     before = bool(torch.tensor([1e-40]).mul(0.5))
     torch.set_flush_denormal(True)
     try:
@@ -184,35 +164,36 @@ class _Training:
         mask = torch.ones(len(self.source), dtype=torch.bool)
         mask[kept_out] = False
         self.used = mask.nonzero()[:, 0]
-        chosen = settings.data_dependent_sigma
-        self.sigmas = (
-            InputSigmas(chosen, self.noise, len(self.source), settings.seed, self.fabric.device) if chosen else None
-        )
+        self.sigmas = None
+        if settings.data_dependent_sigma is not None:
+            place = (len(self.source), settings.seed, self.fabric.device)
+            self.sigmas = InputSigmas(settings.data_dependent_sigma, self.noise, *place)
 
-    def run(self, keeper: _Keeper | None, shown: Display) -> list[dict[str, float]]:
-        progress = keeper.resume(self) if keeper else Progress()
-        shown.begin(progress.epoch, progress.history)
-        with shown, no_denormals():
+    def run(self, keeper: _Keeper | None, shown: Display, tensorboard: bool) -> list[dict[str, float]]:
+        progress = keeper.resume(tensorboard) if keeper else Progress()
+        for row in progress.history[-1:]:
+            shown.show(progress.epoch, row.get("loss", math.nan), row)
+        with shown, _no_denormals():
             for epoch in range(progress.epoch, self.settings.epochs):
                 begin = time.perf_counter()
                 loss = self._epoch(epoch, shown, keeper)
-                verdict = self._judge(epoch)
-                row = {"epoch": epoch + 1, "loss": loss, "rate": self.settings.rate_at(epoch), **verdict}
+                row = {"epoch": epoch + 1, "loss": loss, "rate": self.settings.rate_at(epoch), **self._judge(epoch)}
                 if self.sigmas is not None:
                     row["sigma"] = float(self.sigmas.values[self.used].mean())
-                progress.history.append({**row, "seconds": time.perf_counter() - begin})
+                row["seconds"] = time.perf_counter() - begin
+                progress.history.append(row)
                 progress.epoch = epoch + 1
                 if keeper and self.fabric.is_global_zero:
-                    keeper.keep(self, progress)
+                    keeper.keep(progress)
                 self.fabric.barrier()
-                shown.epoch_done(progress.history[-1])
+                shown.show(epoch + 1, loss, row)
         if self.ema is not None:
             self.model.load_state_dict(self.ema.state_dict())
         self.model.eval()
         return progress.history
 
     def _epoch(self, epoch: int, shown: Display, keeper: _Keeper | None) -> float:
-        """One pass over the data; the mean loss."""
+        """Make one pass over the data and return the mean loss."""
         seed = _mixed(self.settings.seed, epoch)
         order = self.used[torch.randperm(len(self.used), generator=torch.Generator().manual_seed(seed))]
         chunks = [
@@ -229,32 +210,30 @@ class _Training:
         self.model.train()
         total = torch.zeros((), dtype=torch.float64, device=self.fabric.device)
         devices = [self.fabric.device] if self.fabric.device.type == "cuda" else []
+        batches = self.source.batches(parts, seed)
         with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(seed)  # for models that draw something themselves, such as dropout
-            for step, (batch, chunk, (place, count)) in enumerate(
-                zip(self.source.batches(parts, seed), chunks, shares, strict=True)
-            ):
+            torch.manual_seed(seed)  # for models that draw random numbers, such as dropout
+            for step, (batch, chunk, (place, count)) in enumerate(zip(batches, chunks, shares, strict=True)):
                 at = epoch + step / len(chunks)
-                soft = None if self.soft_labels is None else self.soft_labels[parts[step].to(self.fabric.device)]
-                state = State(
-                    generator=generator,
-                    epoch=at,
-                    rate_dropped=self.settings.rate_dropped(at),
-                    soft_labels=soft,
-                    place=place,
-                )
+                state = State(generator=generator, epoch=at, rate_dropped=self.settings.rate_dropped(at), place=place)
+                if self.soft_labels is not None:
+                    state = replace(state, soft_labels=self.soft_labels[parts[step].to(self.fabric.device)])
                 weight = 1.0 if place is None else count * self.fabric.world_size / len(chunk)
                 loss = self._step(batch, state, weight, rows=parts[step])
                 if not math.isfinite(loss):
-                    raise SmoothcertError(self._lost(loss, epoch, step, len(chunks), keeper))
+                    kept = f"the checkpoint of epoch {epoch} is kept in '{keeper.folder}'" if keeper and epoch else None
+                    raise SmoothcertError(
+                        f"the loss became {loss} in epoch {epoch + 1}, step {step + 1} of {len(chunks)}, at rate "
+                        f"{self.settings.rate_at(at):.3g}; {kept or 'nothing is kept'}. Lower the rate or set clip."
+                    )
                 total += loss * len(chunk)
-                shown.step(epoch, (step + 1) / len(chunks), loss)
+                shown.show(epoch + (step + 1) / len(chunks), loss)
         if self.sigmas is not None:
             self.sigmas.exchange(self.fabric, parts)
         return float(total) / len(order)
 
     def _share(self, chunk: Tensor) -> tuple[tuple[int, int] | None, int]:
-        """This process's part of a batch: where it begins among how many, and its size; None for the whole batch."""
+        """Return ``State.place`` of this process in a batch, None for the whole batch, and the number of its rows."""
         world = self.fabric.world_size
         if world == 1 or len(chunk) < world:
             return None, len(chunk)
@@ -276,16 +255,15 @@ class _Training:
         self.fabric.backward(loss)
         value = self._average(loss.detach())
         if self.settings.clip is not None:
-            self.fabric.clip_gradients(
-                self.model, self.optimizer, max_norm=self.settings.clip, error_if_nonfinite=False
-            )
+            clip = self.settings.clip
+            self.fabric.clip_gradients(self.model, self.optimizer, max_norm=clip, error_if_nonfinite=False)
         if math.isfinite(value):
             self.optimizer.step()
-            self._follow()
+            self._update_ema()
         return value
 
     def _average(self, loss: Tensor) -> float:
-        """Average the gradients, and the loss, over all processes in one message."""
+        """Average the gradients and the loss over all processes in one message."""
         if self.fabric.world_size == 1:
             return float(loss)
         gradients = [weight.grad for weight in self.model.parameters() if weight.grad is not None]
@@ -298,8 +276,7 @@ class _Training:
         return float(flat[0])
 
     @torch.no_grad()
-    def _follow(self) -> None:
-        """Move the running mean of the weights."""
+    def _update_ema(self) -> None:
         if self.ema is None or self.settings.ema is None:
             return
         for mean, now in zip(self.ema.state_dict().values(), self.model.state_dict().values(), strict=True):
@@ -314,15 +291,9 @@ class _Training:
                 buffer.copy_(_mean_over_processes(self.fabric, buffer))
         if self.held is None:
             return {}
-        judged = judge(
-            self.kept_model,
-            *self.held,
-            self.noise,
-            votes=self.settings.votes,
-            radius=self.settings.radius or self.noise.usual_radius,
-            seed=_mixed(self.settings.seed, epoch),
-        )
-        return asdict(judged)
+        radius = self.settings.radius or self.noise.usual_radius
+        seed = _mixed(self.settings.seed, epoch)
+        return judge(self.kept_model, *self.held, self.noise, votes=self.settings.votes, radius=radius, seed=seed)
 
     @property
     def kept_model(self) -> nn.Module:
@@ -330,9 +301,9 @@ class _Training:
         return self.model if self.ema is None else self.ema
 
     def identity(self, info: CheckpointInfo) -> dict[str, Any]:
-        """What a folder's training must agree in to be continued."""
+        """Return the settings that must not change when the training of a folder is continued."""
         settings = self.settings.model_dump(mode="json", include=set(TrainingSettings.model_fields))
-        if self.sigmas is None:  # as trainings were kept before inputs could have noise scales of their own
+        if self.sigmas is None:  # folders of earlier versions do not have this setting
             del settings["data_dependent_sigma"]
         if start := getattr(self.settings, "start", None):
             settings["start"] = start
@@ -344,61 +315,52 @@ class _Training:
             "inputs": len(self.source),
         }
 
-    def _lost(self, loss: float, epoch: int, step: int, steps: int, keeper: _Keeper | None) -> str:
-        kept = (
-            f"the checkpoint of epoch {epoch} is kept in '{keeper.folder}'" if keeper and epoch else "nothing is kept"
-        )
-        return (
-            f"the loss became {loss} in epoch {epoch + 1}, step {step + 1} of {steps}, at learning rate "
-            f"{self.settings.rate_at(epoch + step / steps):.3g}; {kept}. Lower the rate or set clip."
-        )
-
 
 class _Keeper:
     """Writes checkpoints and logs of a training to its folder."""
 
-    def __init__(self, folder: Path, info: CheckpointInfo, tensorboard: bool) -> None:
-        self.folder, self._info, self._tensorboard = folder, info, tensorboard
+    def __init__(self, training: _Training, folder: Path, info: CheckpointInfo) -> None:
+        self.folder, self._training, self._info = folder, training, info
+        self._identity = training.identity(info)
+        self._sigmas = None if training.sigmas is None else training.sigmas.values
         self._writer: Any = None
 
-    def resume(self, training: _Training) -> Progress:
+    def resume(self, tensorboard: bool) -> Progress:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise SmoothcertError(f"the folder {self.folder} cannot be made ({error.strerror}).") from error
-        identity = training.identity(self._info)
-        sigmas = None if training.sigmas is None else training.sigmas.values
-        progress = load_progress(self.folder, identity, training.model, training.bare_optimizer, training.ema, sigmas)
+            raise SmoothcertError(f"the folder {self.folder} cannot be created ({error.strerror}).") from error
+        model, optimizer, ema = self._training.model, self._training.bare_optimizer, self._training.ema
+        progress = load_progress(self.folder, self._identity, model, optimizer, ema, self._sigmas)
         if progress.scaler:
-            training.fabric.strategy.precision.load_state_dict(progress.scaler)
-        if self._tensorboard and training.fabric.is_global_zero:
+            self._training.fabric.strategy.precision.load_state_dict(progress.scaler)
+        if tensorboard and self._training.fabric.is_global_zero:
             self._writer = _tensorboard(self.folder, progress.epoch)
         return progress
 
-    def keep(self, training: _Training, progress: Progress) -> None:
-        row = progress.history[-1]
-        score = row.get("certified", 0.0) + 1e-3 * row.get("accuracy", 0.0)
-        measured: dict[str, float] = {key: row[key] for key in ("accuracy", "certified") if key in row}
+    def keep(self, progress: Progress) -> None:
+        training, row = self._training, progress.history[-1]
+        measured = {key: row[key] for key in ("accuracy", "certified") if key in row}
+        score = measured.get("certified", 0.0) + 1e-3 * measured.get("accuracy", 0.0)
         seconds = round(sum(row["seconds"] for row in progress.history), 1)
-        extra: dict[str, Any] = {**self._info.extra, "epoch": progress.epoch, "seconds": seconds, **measured}
-        info = replace(self._info, extra=extra)
-        model = training.kept_model
-        save_checkpoint(self.folder / LAST, model, info)
+        info = replace(self._info, extra={**self._info.extra, "epoch": progress.epoch, "seconds": seconds, **measured})
+        save_checkpoint(self.folder / LAST, training.kept_model, info)
         if training.held is None or score > progress.best:
             progress.best = score
-            save_checkpoint(self.folder / BEST, model, info)
-        sigmas = None if training.sigmas is None else training.sigmas.values
-        if sigmas is not None:
-            save_sigmas(self.folder / SIGMAS, sigmas)
-        _write_csv(self.folder / HISTORY, progress.history)
+            save_checkpoint(self.folder / BEST, training.kept_model, info)
+        if self._sigmas is not None:
+            save_sigmas(self.folder / SIGMAS, self._sigmas)
+        with replacing(self.folder / HISTORY) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, fieldnames=list(progress.history[0]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(progress.history)
         if self._writer is not None:
             for key in row.keys() - {"epoch"}:
                 self._writer.add_scalar(key, row[key], progress.epoch)
             self._writer.flush()
         progress.scaler = dict(training.fabric.strategy.precision.state_dict())
-        identity = training.identity(self._info)
         optimizer, ema = training.bare_optimizer, training.ema
-        save_progress(self.folder, identity, progress, training.model, optimizer, ema, sigmas)
+        save_progress(self.folder, self._identity, progress, training.model, optimizer, ema, self._sigmas)
 
 
 def _mean_over_processes(fabric: Fabric, values: Tensor) -> Tensor:
@@ -413,15 +375,6 @@ def _tensorboard(folder: Path, epoch: int) -> Any:
     except ImportError as error:
         raise UsageError('TensorBoard logs are not installed; pip install "smoothcert[tensorboard]".') from error
     return SummaryWriter(str(folder / "tensorboard"), purge_step=epoch + 1)
-
-
-def _write_csv(path: Path, history: list[dict[str, float]]) -> None:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(history[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(history)
-    with replacing(path) as temporary:
-        temporary.write_text(text.getvalue(), encoding="utf-8")
 
 
 def _mixed(seed: int, epoch: int) -> int:

@@ -1,4 +1,4 @@
-"""The state of a training on disk: everything needed to go on as if nothing had happened."""
+"""The state of a training on disk, from which it continues."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _KEY = "smoothcert-training"
 
 @dataclass
 class Progress:
-    """How far a training is.
+    """The progress of a training.
 
     Attributes:
         epoch: Epochs done.
         best: The score of the best one.
-        history: What was measured in each.
+        history: The measurements of each.
         scaler: The state of the gradient scaler, for 16-bit training.
     """
 
@@ -46,18 +46,18 @@ def save_progress(
     ema: nn.Module | None,
     sigmas: Tensor | None = None,
 ) -> None:
-    """Write the state, whole or not at all.
+    """Write the state atomically.
 
-    Randomness needs no state: order and noise of an epoch follow from the seed and the epoch's number.
+    There is no random state: order and noise of an epoch follow from the seed and the number of the epoch.
 
     Args:
         folder: The folder of the training.
-        identity: What is being trained and how.
-        progress: How far it is.
-        model: The weights in training.
+        identity: The settings of the training.
+        progress: Its progress.
+        model: The model.
         optimizer: The optimizer, for its momentum.
-        ema: The running mean of the weights, if there is one.
-        sigmas: The noise scale of each training input, if they have their own.
+        ema: The running mean of the weights, if any.
+        sigmas: The noise scale of each training input, if they differ.
     """
     tensors = {f"model/{name}": tensor for name, tensor in model.state_dict().items()}
     if ema is not None:
@@ -82,18 +82,7 @@ def load_progress(
     ema: nn.Module | None,
     sigmas: Tensor | None = None,
 ) -> Progress:
-    """Take up the state, if there is one.
-
-    Args:
-        folder: The folder of the training.
-        identity: What is to be trained and how; must be what was saved.
-        model: The model to give its weights to.
-        optimizer: The optimizer to give its momentum to.
-        ema: The running mean to give its weights to, if there is one.
-        sigmas: The noise scales to overwrite, if training inputs have their own.
-
-    Returns:
-        How far the training was; nothing done where there is no state.
+    """Load the arguments of ``save_progress`` in place, if the folder holds them, and return the progress.
 
     Raises:
         UsageError: If the folder holds another training.
@@ -108,15 +97,13 @@ def load_progress(
             tensors: dict[str, Tensor] = {key: content.get_tensor(key) for key in content.keys()}  # noqa: SIM118
         progress = Progress(**saved["progress"])
         before = dict(saved["identity"])
-    except Exception as error:  # the parser has an error class of its own
-        raise SmoothcertError(
-            f"'{file}' is damaged ({error}); delete it to train anew, or use another folder."
-        ) from error
+    except Exception as error:  # the parser raises many classes
+        raise SmoothcertError(f"'{file}' is damaged ({error}); delete it, or use another folder.") from error
     changed = sorted(key for key in {*before, *identity} if before.get(key) != identity.get(key))
     if changed:
         raise UsageError(
-            f"'{folder}' holds another training (it differs in {', '.join(changed)}); use another folder, or start "
-            "anew with --fresh."
+            f"'{folder}' holds another training (it differs in {', '.join(changed)}); use another folder, or delete "
+            "the old training with --fresh."
         )
     try:
         model.load_state_dict(_part(tensors, "model/"))
@@ -129,7 +116,7 @@ def load_progress(
         if sigmas is not None:
             sigmas.copy_(tensors["sigmas"])
     except (RuntimeError, KeyError) as error:
-        raise SmoothcertError(f"'{file}' does not fit the model; delete it to train anew.") from error
+        raise SmoothcertError(f"'{file}' does not match the model; delete it to start again.") from error
     return progress
 
 

@@ -1,23 +1,17 @@
-"""How to train: the settings of the loop, and a recipe, which adds what to train on what."""
+"""The settings of a training, and recipes, which add the model, the data and the method."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from smoothcert.noise import Gaussian, Noise, noise_from_config
 from smoothcert.sampling.sigma import CLAMP, INTERVAL
 from smoothcert.training.methods import METHODS, Method
 from smoothcert.types import UsageError, unknown_name
-
-Names = Annotated[dict[str, Any], BeforeValidator(lambda value: {"name": value} if isinstance(value, str) else value)]
-"""A named thing and its settings; a plain name stands for the default ones."""
-
-Pair = Annotated[tuple[float, float], BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)]
-"""Two numbers; a list as YAML has it will do."""
 
 
 class DataDependentSigma(BaseModel):
@@ -25,21 +19,21 @@ class DataDependentSigma(BaseModel):
 
     Attributes:
         warmup: Epochs with the fixed scale first.
-        steps: K, the steps of ``OptimizeSigma`` for each input in each later epoch, from where the last one ended.
+        steps: K, the steps of ``OptimizeSigma`` for each input in each later epoch, which continue those before.
         n: Noisy copies per step.
         step: The factor of the gradient.
-        clamp: Where probabilities are kept inside Φ⁻¹.
+        clamp: The range of probabilities inside Φ⁻¹.
         interval: The smallest and largest scale.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     warmup: int = Field(50, ge=0)
     steps: int = Field(1, ge=0)
     n: int = Field(1, ge=1)
-    step: float = Field(1e-4, gt=0, allow_inf_nan=False)
-    clamp: Pair = CLAMP
-    interval: Pair = INTERVAL
+    step: float = Field(1e-4, gt=0)
+    clamp: tuple[float, float] = CLAMP
+    interval: tuple[float, float] = INTERVAL
 
     @model_validator(mode="after")
     def _pairs_fit(self) -> DataDependentSigma:
@@ -50,11 +44,7 @@ class DataDependentSigma(BaseModel):
         return self
 
     def start(self, noise: Noise) -> float:
-        """The scale that every input begins with.
-
-        Raises:
-            UsageError: If the noise is not Gaussian, or its scale not in the interval.
-        """
+        """Return the initial scale of every input, or raise a UsageError if the noise does not have one."""
         if not isinstance(noise, Gaussian):
             raise UsageError(
                 f"data_dependent_sigma needs Gaussian noise, got {noise.name}: change the noise, or leave it out."
@@ -62,48 +52,48 @@ class DataDependentSigma(BaseModel):
         low, high = self.interval
         if not low <= noise.sigma <= high:
             raise UsageError(
-                f"data_dependent_sigma begins with the sigma of the noise, {noise.sigma:g}, which is not in the "
+                f"data_dependent_sigma starts with the sigma of the noise, {noise.sigma:g}, which is not in the "
                 f"interval from {low:g} to {high:g}; change one of them."
             )
         return noise.sigma
 
 
 class TrainingSettings(BaseModel):
-    """How the loop runs: SGD with momentum, its schedule, and what is kept.
+    """The settings of the loop: SGD with momentum, its schedule and its evaluation.
 
     Attributes:
         epochs: Passes over the data.
-        batch_size: Noisy copies per step: a method with m copies of each input takes batch_size / m inputs.
+        batch_size: Noisy copies per step: a method with m copies of each input uses batch_size / m inputs.
         rate: The learning rate: its first value under ``step``, its largest under ``one-cycle``.
         schedule: ``step`` divides the rate by ten at each milestone; ``one-cycle`` raises it from a 25th of ``rate``
-            over the first ``rise`` of training, then lowers it to nothing along a cosine.
+            over the first ``rise`` of training, then lowers it to 0 along a cosine.
         milestones: The epochs at which ``step`` lowers the rate.
         rise: The share of training in which ``one-cycle`` rises.
         momentum: Momentum.
         nesterov: Whether it is Nesterov's.
         weight_decay: ℓ2 penalty on the weights.
-        clip: The largest norm of a gradient; longer ones are shortened. None for any.
-        ema: Decay of a running mean of the weights, which is then what is evaluated and kept. None for none.
+        clip: The largest norm of a gradient, or None.
+        ema: Decay of a running mean of the weights, which is then evaluated and saved, or None.
         augment: ``none``, ``cifar`` (flip, shift by up to 4 pixels) or ``imagenet`` (random resized crop, flip).
         precision: ``32-true``, ``bf16-mixed`` or ``16-mixed``.
-        holdout: Training inputs kept out, on which every epoch is judged; 0 for none.
+        holdout: Held-out training inputs, on which every epoch is evaluated; 0 for none.
         votes: Noisy copies of each of them.
-        radius: The radius at which they are certified; if not given, the noise's standard deviation, in ℓ0 one pixel.
+        radius: The radius at which they are certified; by default the noise's standard deviation, in ℓ0 one pixel.
         seed: Seed of weights, order and noise.
-        data_dependent_sigma: How every training input finds a noise scale of its own; None for the noise's.
+        data_dependent_sigma: The search for a noise scale of each training input; None for that of the noise.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     epochs: int = Field(20, ge=1)
     batch_size: int = Field(256, ge=1)
-    rate: float = Field(0.05, gt=0, allow_inf_nan=False)
+    rate: float = Field(0.05, gt=0)
     schedule: Literal["step", "one-cycle"] = "one-cycle"
     milestones: tuple[int, ...] = ()
     rise: float = Field(0.3, ge=0, lt=1)
     momentum: float = Field(0.9, ge=0, lt=1)
     nesterov: bool = True
-    weight_decay: float = Field(1e-4, ge=0, allow_inf_nan=False)
+    weight_decay: float = Field(1e-4, ge=0)
     clip: float | None = Field(None, gt=0)
     ema: float | None = Field(None, gt=0, lt=1)
     augment: Literal["none", "cifar", "imagenet"] = "none"
@@ -123,7 +113,7 @@ class TrainingSettings(BaseModel):
         return self
 
     def rate_at(self, epoch: float) -> float:
-        """The learning rate after this many epochs."""
+        """Return the learning rate after this many epochs."""
         if self.schedule == "step":
             return self.rate * 0.1 ** sum(epoch >= milestone for milestone in self.milestones)
         at = epoch / self.epochs
@@ -132,7 +122,7 @@ class TrainingSettings(BaseModel):
         return self.rate * _between(1.0, 0.0, (at - self.rise) / (1 - self.rise))
 
     def rate_dropped(self, epoch: float) -> bool:
-        """Whether the rate has been lowered: past the first milestone, or below a tenth on the way down."""
+        """Whether the rate has been lowered: after the first milestone, or to a tenth on the way down."""
         if self.schedule == "step":
             return bool(self.milestones) and epoch >= self.milestones[0]
         return epoch / self.epochs >= self.rise and self.rate_at(epoch) <= 0.1 * self.rate
@@ -146,31 +136,30 @@ class SoftLabels(BaseModel):
     """The soft labels of CAT-RS: vote shares of another model.
 
     Attributes:
-        recipe: The recipe of that model, trained if it is not there.
+        recipe: The recipe of that model, which is trained if it is missing.
         sigma: The Gaussian noise of the votes.
         n: Votes for each input.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     recipe: str
-    sigma: float = Field(0.25, gt=0, allow_inf_nan=False)
+    sigma: float = Field(0.25, gt=0)
     n: int = Field(10_000, ge=1)
 
 
 class Recipe(TrainingSettings):
-    """Everything about a training: what to train on what, by which method, and how.
+    """A complete training: the model, the data, the noise, the method and the settings of the loop.
 
     Attributes:
-        name: The recipe's name.
-        source: Where its numbers come from.
+        source: The origin of the settings, such as a paper.
         dataset: A name in ``smoothcert.data.DATASETS``, or a path.
         model: A name in ``smoothcert.models.MODELS``.
-        normalize: A normalisation preset's name, or None.
-        noise: The noise's name and settings.
-        method: The method's name and settings.
-        soft_labels: Where soft labels come from, for a method that needs them.
-        start: A recipe whose model, trained if it is not there, gives the weights to begin with; fresh ones if None.
+        normalize: The name of a normalisation preset, or None.
+        noise: The name of the noise and its settings.
+        method: The name of the method and its settings.
+        soft_labels: The soft labels, for a method that needs them.
+        start: The recipe of the model with the initial weights, which is trained if it is missing; None for new ones.
     """
 
     name: str = Field(min_length=1)
@@ -178,59 +167,40 @@ class Recipe(TrainingSettings):
     dataset: str
     model: str
     normalize: str | None = None
-    noise: Names
-    method: Names
+    noise: dict[str, Any]
+    method: dict[str, Any]
     soft_labels: SoftLabels | None = None
     start: str | None = Field(None, min_length=1)
 
-    @field_validator("method")
+    @field_validator("method", "noise")
     @classmethod
-    def _method_is_known(cls, value: dict[str, Any]) -> dict[str, Any]:
-        method_from_config(value)
-        return value
-
-    @field_validator("noise")
-    @classmethod
-    def _noise_is_known(cls, value: dict[str, Any]) -> dict[str, Any]:
-        noise_from_config(value)
+    def _can_be_built(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        (_method if info.field_name == "method" else noise_from_config)(value)
         return value
 
     @model_validator(mode="after")
-    def _soft_labels_are_there(self) -> Recipe:
+    def _parts_match(self) -> Recipe:
         if self.build_method().needs_soft_labels and self.soft_labels is None:
-            raise ValueError(f"the method {self.method['name']} needs soft_labels: name a recipe to make them with")
-        return self
-
-    @model_validator(mode="after")
-    def _sigma_fits_the_noise(self) -> Recipe:
+            raise ValueError(f"the method {self.method['name']} needs soft_labels: name the recipe of their model")
         if self.data_dependent_sigma is not None:
             self.data_dependent_sigma.start(self.build_noise())
         return self
 
     def build_method(self) -> Method:
-        """The method."""
-        return method_from_config(self.method)
+        """Return the method."""
+        return _method(self.method)
 
     def build_noise(self) -> Noise:
-        """The noise."""
+        """Return the noise."""
         return noise_from_config(self.noise)
 
 
-def method_from_config(config: Mapping[str, Any]) -> Method:
-    """The method of this name with these settings.
-
-    Raises:
-        UsageError: If the name or a setting is unknown, or a value out of range.
-    """
+def _method(config: Mapping[str, Any]) -> Method:
     values = dict(config)
     name = str(values.pop("name", ""))
     if name not in METHODS:
         raise unknown_name("training method", name, METHODS)
-    known = METHODS[name].__dataclass_fields__
-    for key in values:
-        if key not in known:
-            raise unknown_name(f"setting of {name}", key, known)
     try:
         return METHODS[name](**values)
     except TypeError as error:
-        raise UsageError(f"a setting of {name} is of the wrong kind: {error}.") from error
+        raise UsageError(f"a setting of {name} is invalid: {error}.") from error

@@ -1,4 +1,4 @@
-"""A noise scale of its own for every training input, around any method."""
+"""A noise scale for each training input, with any method."""
 
 from __future__ import annotations
 
@@ -23,26 +23,23 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 SIGMAS = "sigmas.safetensors"
-"""The file of the scales, beside the checkpoints of a training."""
+"""The file of the scales in the folder of a training."""
 
 _KEY = "sigma"
 
 
 class InputSigmas:
-    """The noise scale of each training input, carried from epoch to epoch (Alfarra et al., 2022, Algorithm 2).
+    """The noise scale of each training input, kept from epoch to epoch (Alfarra et al., 2022, Algorithm 2).
 
-    The noise with which an input's scale is improved follows from the seed, the epoch and the input: not from the
-    batch, nor from how many processes share it.
+    The noise that improves a scale depends on the seed, the epoch and the input, not on the batch or on the number of
+    processes.
 
     Args:
-        settings: How scales are found.
-        noise: The noise of the training, whose scale every input begins with.
+        settings: The settings of the search.
+        noise: The noise of the training, whose scale is the start value.
         inputs: The number of training inputs.
         seed: The seed of the training.
-        device: Where the inputs are.
-
-    Raises:
-        UsageError: If the noise is not Gaussian, or its scale not in the interval.
+        device: The device of the inputs.
 
     Attributes:
         values: The scales by the index of the input, in double precision on the CPU.
@@ -55,16 +52,10 @@ class InputSigmas:
         self.values = torch.full((inputs,), self._start, dtype=torch.float64)
 
     def update(self, model: nn.Module, x: Tensor, rows: Tensor, epoch: int) -> Tensor | None:
-        """Improve the scales of a batch.
-
-        Args:
-            model: The classifier, as it is before the batch.
-            x: The inputs of the batch.
-            rows: Their indices.
-            epoch: Epochs done.
+        """Improve the scales of a batch ``x`` of inputs with these indices.
 
         Returns:
-            The scales to train with, (batch,), or None where all of them are still that of the noise.
+            The scales to train with, (batch,), or None if all of them are still that of the noise.
         """
         settings = self._settings
         if epoch >= settings.warmup and settings.steps > 0:
@@ -76,44 +67,36 @@ class InputSigmas:
         return None if bool((values == self._start).all()) else values.to(x)
 
     def exchange(self, fabric: Fabric, parts: Sequence[Tensor]) -> None:
-        """After an epoch, give every process the scales that the others found.
-
-        Args:
-            fabric: The processes.
-            parts: The indices of the inputs that were trained on here.
-        """
+        """Share the scales of all processes after an epoch; ``parts`` has the indices of this process."""
         if fabric.world_size == 1:
             return
         ours = torch.zeros_like(self.values)
         for rows in parts:
             ours[rows] = self.values[rows]
-        found = fabric.all_reduce(ours.to(fabric.device), reduce_op="max")  # exact, and scales are positive
+        found = fabric.all_reduce(ours.to(fabric.device), reduce_op="max")  # exact, as scales are positive
         assert isinstance(found, Tensor)
         found = found.to(self.values)
         self.values.copy_(torch.where(found > 0, found, self.values))
 
     def _generator(self, index: int, epoch: int) -> Generator:
-        seed = block_seed(self._seed, index, MODELLING, epoch + 1)  # block 0 chooses scales for certification
+        seed = block_seed(self._seed, index, MODELLING, epoch + 1)  # block 0 is for certification
         return Generator(device=self._device).manual_seed(seed)
 
 
 def save_sigmas(path: Path, sigmas: Tensor) -> None:
-    """Write the scales of all training inputs, whole or not at all."""
+    """Write the scales of all training inputs atomically."""
     with replacing(path) as temporary:
         safetensors.torch.save_file({_KEY: sigmas.detach().cpu().contiguous().clone()}, temporary)
 
 
 def load_sigmas(path: str | os.PathLike[str]) -> Tensor:
-    """The noise scales that a training with ``data_dependent_sigma`` ended with.
+    """Load the final noise scales of a training with ``data_dependent_sigma``.
 
     Args:
         path: The file, or the folder of the training.
 
     Returns:
-        A scale for each input of the training set, by its index; inputs kept out have that of the noise.
-
-    Raises:
-        SmoothcertError: If the file is missing or damaged.
+        The scale of each training input by its index; held-out inputs have that of the noise.
 
     Example:
         >>> import tempfile
@@ -127,7 +110,7 @@ def load_sigmas(path: str | os.PathLike[str]) -> Tensor:
         return safetensors.torch.load_file(file)[_KEY]
     except FileNotFoundError:
         raise SmoothcertError(
-            f"'{file}' is not there; only a training with data_dependent_sigma writes noise scales."
+            f"'{file}' is missing; only a training with data_dependent_sigma writes noise scales."
         ) from None
     except (OSError, KeyError, SafetensorError) as error:
-        raise SmoothcertError(f"'{file}' does not hold noise scales ({error}); train anew.") from error
+        raise SmoothcertError(f"'{file}' does not hold noise scales ({error}); train again.") from error

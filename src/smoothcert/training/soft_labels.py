@@ -30,25 +30,19 @@ def soft_labels(
 ) -> Tensor:
     """Return vote shares of each input: ŷ_c = (1/n) Σ 1[f(x + δ_i) = c] (Jeong et al., 2023, Eq. 10).
 
-    The shares are of the valid votes: copies with a NaN or infinite logit do not count.
+    Copies with a NaN or infinite logit do not count. Arguments and errors that are not explained here are those of
+    :func:`smoothcert.evaluate.count_votes`.
 
     Args:
         model: The classifier; a copy of it runs in evaluation mode.
-        x: All inputs, or a dataset; the index of an input enters its noise.
-        noise: The noise, added to inputs as given.
+        x: All inputs, or a dataset.
+        noise: The noise.
         n: Noisy copies of each input.
         num_classes: The number of classes.
-        folder: Where votes are stored (see :func:`smoothcert.evaluate.count_votes`).
-        seed: The seed of the noise.
-        progress: Whether to show a progress bar on stderr.
-        cluster: The Ray cluster whose workers count; by default this process does.
+        folder: The folder of the votes.
 
     Returns:
         The shares, float32 of shape (inputs, classes), on the model's device; each row sums to 1.
-
-    Raises:
-        UsageError: If an argument is invalid, or the folder was written by an earlier version.
-        SmoothcertError: As :func:`smoothcert.evaluate.count_votes`.
     """
     if (Path(folder) / "labels.json").exists():
         raise UsageError(f"{folder} holds soft labels of an earlier version; delete it to count them again.")

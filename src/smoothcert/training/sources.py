@@ -1,11 +1,10 @@
-"""Where training batches come from: a dataset in memory, or images read ahead from disk."""
+"""Training batches from a dataset in memory or on disk."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -17,63 +16,37 @@ from smoothcert.types import UsageError
 Batch = tuple[Tensor, Tensor]
 
 
-class Source(Protocol):
-    """Inputs and labels by index."""
-
-    def __len__(self) -> int: ...
-
-    def batches(self, parts: Sequence[Tensor], seed: int) -> Iterator[Batch]:
-        """Inputs and labels of each part, a tensor of indices, on the device of training.
-
-        Args:
-            parts: The indices of each batch.
-            seed: The seed of crops, if any are drawn.
-        """
-        ...
-
-
-class MemorySource:
-    """A dataset kept on the device as a whole.
+class Source:
+    """Batches on the device of training, from memory or read from disk a few batches ahead.
 
     Args:
-        x: All inputs.
-        y: All labels.
-        device: The device.
-    """
-
-    def __init__(self, x: Tensor, y: Tensor, device: torch.device) -> None:
-        if len(x) != len(y):
-            raise UsageError(f"training needs as many labels as inputs, got {len(y)} labels and {len(x)} inputs.")
-        self._x, self._y = x.to(device), y.to(device)
-
-    def __len__(self) -> int:
-        return len(self._x)
-
-    def batches(self, parts: Sequence[Tensor], seed: int) -> Iterator[Batch]:
-        for part in parts:
-            rows = part.to(self._x.device)
-            yield self._x[rows], self._y[rows]
-
-
-class FolderSource:
-    """Images read from disk in threads, a few batches ahead.
-
-    Args:
-        folder: The images.
+        dataset: A dataset, or a pair of all inputs and all labels.
         device: The device of training.
-        crop: Whether to cut and flip at random, as usual for ImageNet.
-        threads: How many images are read at once.
+        crop: Whether to crop and flip images from disk at random, as usual for ImageNet.
     """
 
-    def __init__(self, folder: Dataset, device: torch.device, *, crop: bool, threads: int = 8) -> None:
-        self._folder, self._device, self._crop, self._threads = folder, device, crop, threads
+    def __init__(self, dataset: Dataset | Batch, device: torch.device, *, crop: bool = False) -> None:
+        if isinstance(dataset, ArrayDataset):
+            dataset = dataset.arrays()
+        if isinstance(dataset, tuple):
+            x, y = dataset
+            if len(x) != len(y):
+                raise UsageError(f"training needs as many labels as inputs, got {len(y)} labels and {len(x)} inputs.")
+            dataset = x.to(device), y.to(device)
+        self._data, self._device, self._crop = dataset, device, crop
 
     def __len__(self) -> int:
-        return len(self._folder)
+        return len(self._data[0] if isinstance(self._data, tuple) else self._data)
 
     def batches(self, parts: Sequence[Tensor], seed: int) -> Iterator[Batch]:
+        """Yield inputs and labels of each part, a tensor of indices; random crops depend on the seed and the index."""
+        if isinstance(self._data, tuple):
+            for part in parts:
+                rows = part.to(self._device)
+                yield self._data[0][rows], self._data[1][rows]
+            return
         ahead: deque[list[Future[tuple[Tensor, int]]]] = deque()
-        with ThreadPoolExecutor(self._threads) as threads:
+        with ThreadPoolExecutor(8) as threads:
             for part in parts:
                 ahead.append([threads.submit(self._read, index, seed) for index in part.tolist()])
                 if len(ahead) > 2:
@@ -82,19 +55,11 @@ class FolderSource:
                 yield self._stacked(ahead.popleft())
 
     def _read(self, index: int, seed: int) -> tuple[Tensor, int]:
-        if self._crop and isinstance(self._folder, ImageFolder):
-            return self._folder.random_crop(index, np.random.default_rng((seed, index)))
-        return self._folder[index]
+        assert not isinstance(self._data, tuple)
+        if self._crop and isinstance(self._data, ImageFolder):
+            return self._data.random_crop(index, np.random.default_rng((seed, index)))
+        return self._data[index]
 
     def _stacked(self, reading: list[Future[tuple[Tensor, int]]]) -> Batch:
         items = [future.result() for future in reading]
         return torch.stack([x for x, _ in items]).to(self._device), torch.tensor([y for _, y in items]).to(self._device)
-
-
-def source_of(dataset: Dataset | tuple[Tensor, Tensor], device: torch.device, *, crop: bool = False) -> Source:
-    """The source for a dataset, or for a pair of all inputs and all labels."""
-    if isinstance(dataset, tuple):
-        return MemorySource(*dataset, device)
-    if isinstance(dataset, ArrayDataset):
-        return MemorySource(*dataset.arrays(), device)
-    return FolderSource(dataset, device, crop=crop)

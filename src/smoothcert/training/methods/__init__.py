@@ -1,6 +1,4 @@
-"""Training methods: one short file each, a pure loss over (model, x, y, noise, state)."""
-
-from __future__ import annotations
+"""Training methods, each a pure loss over (model, x, y, noise, state) in one file."""
 
 from smoothcert.training.methods.base import Method, Passes, State
 from smoothcert.training.methods.catrs import CatRS
@@ -14,7 +12,7 @@ from smoothcert.training.methods.stability import Stability
 METHODS: dict[str, type[Method]] = {
     method.name: method for method in (NoiseAugmentation, Stability, SmoothAdv, Macer, Consistency, SmoothMix, CatRS)
 }
-"""Every method by name; a new one is one file and one entry here."""
+"""Every method by name."""
 
 __all__ = [
     "METHODS",

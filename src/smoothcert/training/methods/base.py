@@ -1,4 +1,4 @@
-"""The contract of a training method: a pure loss, and what it costs."""
+"""The interface of a training method: a pure loss and its cost."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from smoothcert.noise import Gaussian, Noise
+from smoothcert.training.attacks import column
 from smoothcert.types import UsageError
 
 _UNIT = Gaussian(1.0)
@@ -18,17 +19,17 @@ _UNIT = Gaussian(1.0)
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """What a loss depends on besides its batch: randomness, and how far training is.
+    """The randomness and the progress of training, on which a loss depends in addition to its batch.
 
-    The defaults are those of a training past its warm-up, in one process: ``State(generator=torch.Generator())``.
+    The defaults are those of a training after its warm-up, in one process: ``State(generator=torch.Generator())``.
 
     Attributes:
         generator: The source of all randomness, on the device of the batch.
         epoch: Epochs done, with fraction.
         rate_dropped: Whether the learning rate has been lowered for the first time.
-        soft_labels: A distribution over classes for each input, for the methods that need one.
-        place: Where several processes share a batch: the number of its first row that is here, and of rows in all.
-        sigma: The Gaussian noise scale of each input, (batch,), where they have their own; None for that of the noise.
+        soft_labels: A distribution over classes for each input, for methods that need it.
+        place: The first row of this process and the number of rows, of a batch that several processes share.
+        sigma: The Gaussian noise scale of each input, (batch,); None for that of the noise.
     """
 
     generator: Generator
@@ -39,23 +40,22 @@ class State:
     sigma: Tensor | None = None
 
     def noisy(self, noise: Noise, x: Tensor, copies: int = 1) -> Tensor:
-        """Noisy copies of a batch, of shape (copies, batch, …)."""
+        """Draw noisy copies of a batch, of shape (copies, batch, …)."""
         if self.sigma is None:
             return self._drawn(noise, x, copies)
-        column = self.sigma.to(x.dtype).reshape(-1, *[1] * (x.ndim - 1))
-        return self._drawn(_UNIT, torch.zeros_like(x), copies).mul_(column).add_(x)
+        return self._drawn(_UNIT, torch.zeros_like(x), copies).mul_(column(self.sigma.to(x.dtype), x)).add_(x)
 
     def _drawn(self, noise: Noise, x: Tensor, copies: int) -> Tensor:
         if self.place is None:
             return noise.sample(x, x.new_empty((copies, *x.shape)), self.generator)
-        first, rows = self.place  # draw for all processes and keep what is ours, so that their number changes nothing
+        first, rows = self.place  # draw for all processes and keep our rows, so that their number does not matter
         whole = x.new_zeros((rows, *x.shape[1:]))
         whole[first : first + len(x)] = x
         drawn = noise.sample(whole, whole.new_empty((copies, *whole.shape)), self.generator)
         return drawn[:, first : first + len(x)].contiguous()
 
     def uniform(self, batch: Tensor, copies: int = 1) -> Tensor:
-        """Uniform numbers in [0, 1), of shape (copies, batch)."""
+        """Draw uniform numbers in [0, 1), of shape (copies, batch)."""
         first, rows = (0, len(batch)) if self.place is None else self.place
         drawn = torch.rand((copies, rows), generator=self.generator, device=batch.device)
         return drawn[:, first : first + len(batch)]
@@ -63,12 +63,12 @@ class State:
 
 @dataclass(frozen=True)
 class Passes:
-    """What one training input costs at full strength, in single noisy copies.
+    """The noisy copies of one input that a method runs after its warm-up.
 
     Attributes:
-        train: Copies run forwards and backwards, for the gradient by the weights.
-        attack: Copies run forwards and backwards, for the gradient by the input only.
-        forward: Copies run forwards only.
+        train: Forwards and backwards, for the gradient by the weights.
+        attack: Forwards and backwards, for the gradient by the input only.
+        forward: Forwards only.
     """
 
     train: float
@@ -82,7 +82,7 @@ class Method(ABC):
 
     Attributes:
         name: The name in ``METHODS`` and in recipes.
-        moves: Whether it moves inputs or noise by small amounts, which noise that replaces values does not allow.
+        moves: Whether it moves inputs or noise by small amounts, which requires additive noise.
     """
 
     name: ClassVar[str]
@@ -90,35 +90,24 @@ class Method(ABC):
 
     @final
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, noise: Noise, state: State) -> Tensor:
-        """The mean loss of a batch.
+        """Return the mean loss of a batch, a differentiable scalar.
 
         Args:
-            model: The classifier, in training mode; left in the mode it is in.
+            model: The classifier, in training mode; its mode does not change.
             x: A batch of inputs.
             y: Their labels.
-            noise: The noise to certify with later.
+            noise: The noise of the later certification.
             state: Randomness and the progress of training.
-
-        Returns:
-            A scalar to differentiate.
-
-        Raises:
-            UsageError: If inputs and labels differ in number, soft labels are needed and missing, or the noise does not
-                suit the method.
         """
         self.check(noise)
         if len(x) != len(y):
             raise UsageError(f"a batch needs as many labels as inputs, got {len(x)} inputs and {len(y)} labels.")
         if self.needs_soft_labels and (state.soft_labels is None or len(state.soft_labels) != len(x)):
-            raise UsageError(f"{self.name} needs a soft label for each input; give them as State(soft_labels=…).")
+            raise UsageError(f"{self.name} needs a soft label for each input; pass them as State(soft_labels=…).")
         return self.loss(model, x, y, noise, state)
 
     def check(self, noise: Noise) -> None:
-        """Refuse a noise that does not suit the method.
-
-        Raises:
-            UsageError: If it does not.
-        """
+        """Raise a UsageError if the method does not support the noise."""
         if self.moves and not noise.additive:
             raise UsageError(
                 f"{self.name} moves inputs along a gradient and adds noise to them, but {noise.name} noise replaces "
@@ -127,35 +116,31 @@ class Method(ABC):
 
     @abstractmethod
     def loss(self, model: nn.Module, x: Tensor, y: Tensor, noise: Noise, state: State) -> Tensor:
-        """The mean loss; arguments as in the call."""
+        """Return the mean loss; the arguments are those of the call."""
 
     @property
     def needs_soft_labels(self) -> bool:
-        """Whether ``State.soft_labels`` must be given."""
+        """Whether the method needs ``State.soft_labels``."""
         return False
 
     @property
     def copies(self) -> int:
-        """Noisy copies of each input; the loop makes its batches smaller by this factor."""
-        return 1
+        """Noisy copies of each input, by which the loop divides the batch size: the setting ``m``, or 1."""
+        return int(getattr(self, "m", 1))
 
     @property
-    @abstractmethod
     def passes(self) -> Passes:
-        """What one input costs, warm-ups and masks aside."""
+        """The cost of one input without warm-up and masks."""
+        return Passes(train=self.copies)
 
 
 def run(model: nn.Module, copies: Tensor) -> Tensor:
-    """Logits of shape (copies, batch, classes) for inputs of shape (copies, batch, …), in one forward pass."""
+    """Return logits of shape (copies, batch, classes) of inputs of shape (copies, batch, …), in one forward pass."""
     logits: Tensor = model(copies.flatten(0, 1))
     return logits.reshape(*copies.shape[:2], -1)
 
 
 def require(holds: bool, sentence: str) -> None:
-    """Refuse a setting.
-
-    Raises:
-        UsageError: With this sentence, if the condition does not hold.
-    """
+    """Raise a UsageError with this sentence if the condition does not hold."""
     if not holds:
         raise UsageError(sentence)

@@ -18,11 +18,12 @@ _CHOICES = {"count": ("votes", "soft", "all"), "target": ("soft", "mean", "label
 
 @dataclass(frozen=True, kw_only=True)
 class CatRS(Method):
-    """The easiest copies of uncertain inputs, the worst copies of confident ones (Jeong et al., 2023, Eq. 6–8).
+    """Train on the easiest copies of uncertain inputs and the worst of confident ones (Jeong et al., 2023, Eq. 6–8).
 
     L_low + λ · 1[K⁺ = M] · L_high, where K is binomial with the share of copies that are classified correctly,
     K⁺ = max(1, K), L_low is the sum of the K⁺ smallest cross-entropies over M, and L_high the largest divergence
-    KL(ŷ ‖ F(x+δ*)) from a soft label over noise δ* attacked within a ball and brought back to its mean and size.
+    KL(ŷ ‖ F(x+δ*)) from a soft label, over noise δ* that is attacked within a ball and then rescaled to the mean and
+    size of δ.
 
     Args:
         lam: Weight λ of L_high.
@@ -33,7 +34,7 @@ class CatRS(Method):
         late_from: That epoch.
         low: Whether L_low is part of the loss.
         mask: Whether only inputs with K⁺ = M have L_high.
-        count: Where K comes from: ``"votes"`` of the copies, the ``"soft"`` label of the class, or ``"all"`` for K = M.
+        count: The source of K: ``"votes"`` of the copies, the ``"soft"`` label of the class, or ``"all"`` for K = M.
         target: ŷ: the ``"soft"`` label, the ``"mean"`` prediction over the copies, or the ``"label"`` itself.
         worst: Whether L_high is the ``"max"`` or the ``"mean"`` over the copies.
     """
@@ -60,8 +61,8 @@ class CatRS(Method):
         require(all(radius >= 0 for radius in radii), f"epsilon and late_epsilon must not be negative, got {radii}.")
         require(self.low or self.lam > 0, "without L_low, lam must be positive.")
         for name, choices in _CHOICES.items():
-            given = getattr(self, name)
-            require(given in choices, f"{name} must be one of {', '.join(choices)}, got {given!r}.")
+            value = getattr(self, name)
+            require(value in choices, f"{name} must be one of {', '.join(choices)}, got {value!r}.")
 
     @property
     def needs_soft_labels(self) -> bool:
@@ -71,7 +72,7 @@ class CatRS(Method):
         delta = state.noisy(noise, x, self.m) - x
         logits = run(model, x + delta)
         easy = self._easy(logits, y, state)
-        loss = 0 * logits.sum()  # differentiable, should nothing be added
+        loss = 0 * logits.sum()  # differentiable even if nothing is added
         if self.low:
             losses = F.cross_entropy(logits.flatten(0, 1), y.repeat(self.m), reduction="none").reshape(self.m, -1)
             rank = torch.arange(self.m, device=x.device)[:, None]
@@ -84,19 +85,18 @@ class CatRS(Method):
         return loss + self.lam * high.sum() / len(x)
 
     def _easy(self, logits: Tensor, y: Tensor, state: State) -> Tensor:
-        """K⁺ of each input."""
+        """Return K⁺ of each input."""
         if self.count == "all":
             return torch.full_like(y, self.m)
-        uniform = state.uniform(y, self.m)
         if self.count == "soft":
             assert state.soft_labels is not None
             share = state.soft_labels.gather(1, y[:, None])[:, 0]
         else:
             share = (logits.argmax(dim=-1) == y).float().mean(dim=0)
-        return (uniform < share).sum(dim=0).clamp(min=1)
+        return (state.uniform(y, self.m) < share).sum(dim=0).clamp(min=1)
 
     def _target(self, logits: Tensor, y: Tensor, state: State) -> Tensor:
-        """ŷ of each input, a constant."""
+        """Return ŷ of each input, without gradients."""
         if self.target == "label":
             return F.one_hot(y, logits.shape[-1]).to(logits.dtype)
         if self.target == "mean":
@@ -105,31 +105,21 @@ class CatRS(Method):
         return state.soft_labels.to(logits.dtype)
 
     def _high(self, model: nn.Module, x: Tensor, delta: Tensor, target: Tensor, state: State) -> Tensor:
-        """L_high of each input."""
-        late = self.late_epsilon is not None and state.epoch >= self.late_from
-        epsilon = self.late_epsilon if late and self.late_epsilon is not None else self.epsilon
-        shape = delta.shape
+        """Return L_high of each input."""
+        epsilon = self.epsilon
+        if self.late_epsilon is not None and state.epoch >= self.late_from:
+            epsilon = self.late_epsilon
 
         def divergence(noise: Tensor) -> Tensor:
-            logs = F.log_softmax(run(model, x + noise.reshape(shape)), dim=-1)
-            return F.kl_div(logs, target.expand_as(logs), reduction="none").sum(dim=-1)
+            logs = F.log_softmax(run(model, x + noise.reshape(delta.shape)), dim=-1)
+            return F.kl_div(logs, target.expand_as(logs), reduction="none").sum(dim=-1).flatten()
 
         with frozen(model):
             flat = delta.flatten(0, 1)
-            moved = ascend(
-                lambda noise: divergence(noise).flatten(),
-                flat,
-                steps=self.steps,
-                step=2 * epsilon / self.steps,
-                radius=epsilon,
-                clamp=None,
-            )
-        worst = divergence(_like(moved, flat))
+            step = 2 * epsilon / self.steps
+            moved = ascend(divergence, flat, steps=self.steps, step=step, radius=epsilon, clamp=None)
+        worst = divergence(_like(moved, flat)).reshape(len(delta), -1)
         return worst.max(dim=0).values if self.worst == "max" else worst.mean(dim=0)
-
-    @property
-    def copies(self) -> int:
-        return self.m
 
     @property
     def passes(self) -> Passes:
@@ -139,7 +129,7 @@ class CatRS(Method):
 
 
 def _like(moved: Tensor, original: Tensor) -> Tensor:
-    """Each row of ``moved`` shifted and scaled to the mean and root mean square of its row of ``original``."""
+    """Shift and scale each row of ``moved`` to the mean and standard deviation of the row of ``original``."""
     rows, goal = moved.flatten(1), original.flatten(1)
     centred = rows - rows.mean(dim=1, keepdim=True)
     spread = goal.std(dim=1, keepdim=True, correction=0) / rows.std(dim=1, keepdim=True, correction=0).clamp(min=1e-12)

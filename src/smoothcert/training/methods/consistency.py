@@ -11,14 +11,14 @@ from torch import Tensor, nn
 
 from smoothcert.noise import Noise
 from smoothcert.training.attacks import mean_log_softmax
-from smoothcert.training.methods.base import Method, Passes, State, require, run
+from smoothcert.training.methods.base import Method, State, require, run
 
 FORMS = ("default", "xent", "kl", "mse")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Consistency(Method):
-    """Cross-entropy on noisy copies, and a penalty on how much their predictions differ (Jeong and Shin, 2020, Eq. 9).
+    """Cross-entropy on noisy copies and a penalty on their different predictions (Jeong and Shin, 2020, Eq. 9).
 
     With F̂ the mean prediction F_i over the copies, the forms of the penalty are
 
@@ -51,24 +51,16 @@ class Consistency(Method):
         return F.cross_entropy(logits.flatten(0, 1), y.repeat(self.m)) + self.penalty(logits).mean()
 
     def penalty(self, logits: Tensor) -> Tensor:
-        """The penalty of each input, from logits of shape (copies, batch, classes)."""
+        """Return the penalty of each input, from logits of shape (copies, batch, classes)."""
         log_mean = mean_log_softmax(logits)
         mean = log_mean.exp()
         log_each = F.log_softmax(logits, dim=-1)
         if self.form == "mse":
             spread = (log_each.exp() - mean).square().sum(dim=-1).mean(dim=0)
-            return self.lam * 2 * self.m / (self.m - 1) * spread  # from the spread about the mean to pairs
+            return self.lam * 2 * self.m / (self.m - 1) * spread  # the mean over pairs, from the spread
         entropy = -torch.sum(mean * log_mean, dim=-1)
         cross_entropy = -torch.sum(mean * log_each, dim=-1).mean(dim=0)
         if self.form == "xent":
             return self.lam * cross_entropy
         eta = self.eta if self.form == "default" else 0.0
         return self.lam * (cross_entropy - entropy) + eta * entropy
-
-    @property
-    def copies(self) -> int:
-        return self.m
-
-    @property
-    def passes(self) -> Passes:
-        return Passes(train=self.m)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from smoothcert.noise import Noise
-from smoothcert.training.methods.base import Method, Passes, State, require, run
+from smoothcert.training.methods.base import Method, State, require, run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,11 +37,3 @@ class NoiseAugmentation(Method):
     def loss(self, model: nn.Module, x: Tensor, y: Tensor, noise: Noise, state: State) -> Tensor:
         logits = run(model, state.noisy(noise, x, self.m))
         return F.cross_entropy(logits.flatten(0, 1), y.repeat(self.m))
-
-    @property
-    def copies(self) -> int:
-        return self.m
-
-    @property
-    def passes(self) -> Passes:
-        return Passes(train=self.m)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from smoothcert.noise import Noise
 from smoothcert.training.attacks import mean_log_softmax
-from smoothcert.training.methods.base import Method, Passes, State, require, run
+from smoothcert.training.methods.base import Method, State, require, run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,17 +19,17 @@ class Macer(Method):
     """Negative log of the mean softmax, and a hinge on a soft certified radius (Zhai et al., 2020, Algorithm 1).
 
     The radius σ/2 · (Φ⁻¹(p₁) − Φ⁻¹(p₂)) comes from the mean softmax at inverse temperature β. Only inputs that the
-    smoothed classifier gets right, with a finite gap of at most γ, contribute to the hinge. For a noise that is not
-    Gaussian, σ is its standard deviation and the radius a surrogate.
+    smoothed classifier classifies correctly, with a finite gap of at most γ, contribute to the hinge. For noise that is
+    not Gaussian, σ is its standard deviation and the radius a surrogate.
 
     Args:
         lam: Weight λ of the hinge.
-        gamma: The gap γ that is enough.
+        gamma: The gap γ from which there is no hinge.
         beta: Inverse temperature β.
         m: Noisy copies of each input.
         deferred: Whether λ is 0 until the learning rate is lowered for the first time.
-        warmup: Epochs over which λ grows from 0. At full strength from the start, the hinge can drive a model that has
-            learnt nothing yet to one and the same answer for all inputs.
+        warmup: Epochs over which λ grows from 0. At full strength from the start, the hinge can drive an untrained
+            model to the same class for all inputs.
     """
 
     lam: float = 16.0
@@ -60,16 +60,7 @@ class Macer(Method):
         missing = self.gamma - _gap(top.values[counts])
         if state.sigma is not None:  # each radius has the scale of its input
             missing = missing * (state.sigma[counts] / noise.scale).to(missing.dtype)
-        hinge = missing.sum() / len(x)
-        return nll + lam * noise.scale / 2 * hinge
-
-    @property
-    def copies(self) -> int:
-        return self.m
-
-    @property
-    def passes(self) -> Passes:
-        return Passes(train=self.m)
+        return nll + lam * noise.scale / 2 * (missing.sum() / len(x))
 
 
 def _gap(probabilities: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from smoothcert.training.methods.base import Method, Passes, State, require, run
 class SmoothAdv(Method):
     """Cross-entropy on noisy copies of an input that fools the smoothed classifier (Salman et al., 2019, Eq. 6).
 
-    The attack sees the same noise as the update, and its point is shared by the noisy copies.
+    The attack uses the noise of the update, and all noisy copies share its point.
 
     Args:
         epsilon: The ℓ2 radius of the attack.
@@ -49,7 +49,7 @@ class SmoothAdv(Method):
         return F.cross_entropy(logits.flatten(0, 1), y.repeat(self.m))
 
     def adversary(self, model: nn.Module, x: Tensor, y: Tensor, delta: Tensor, state: State) -> Tensor:
-        """The inputs moved so as to fool the classifier smoothed over ``delta``."""
+        """Move the inputs to fool the classifier smoothed over ``delta``."""
         epsilon = self.epsilon if state.epoch >= self.warmup else self.epsilon * state.epoch / self.warmup
         if epsilon == 0:
             return x
@@ -58,10 +58,6 @@ class SmoothAdv(Method):
                 return ddn(model, delta, x, y, steps=self.steps, radius=epsilon)
             step = 2 * epsilon / self.steps
             return ascend(smoothed_nll(model, delta, y), x, steps=self.steps, step=step, radius=epsilon)
-
-    @property
-    def copies(self) -> int:
-        return self.m
 
     @property
     def passes(self) -> Passes:

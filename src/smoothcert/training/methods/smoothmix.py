@@ -9,23 +9,23 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from smoothcert.noise import Noise
-from smoothcert.training.attacks import ascend, frozen, mean_log_softmax, smoothed_nll
+from smoothcert.training.attacks import ascend, column, frozen, mean_log_softmax, smoothed_nll
 from smoothcert.training.methods.base import Method, Passes, State, require, run
 
 
 @dataclass(frozen=True, kw_only=True)
 class SmoothMix(Method):
-    """Cross-entropy on noisy copies, and a calmer target on the way to an adversary (Jeong et al., 2021, Eq. 8–11).
+    """Cross-entropy on noisy copies, and a smoother target towards an adversary (Jeong et al., 2021, Eq. 8–11).
 
     An unrestricted adversary x̃ of the smoothed classifier is mixed with the input, x_mix = (1−λ)x + λx̃ with λ uniform
-    in (0, ½), and its prediction drawn to (1−λ)F̂(x) + λ·uniform, where the smoothed classifier F̂ is right at x.
+    in (0, ½). The target of its prediction is (1−λ)F̂(x) + λ·uniform, where the smoothed classifier F̂ is correct at x.
 
     Args:
         eta: Weight η of the second term.
         step: Length of the attack's steps.
         steps: Their number T.
         m: Noisy copies of each input.
-        one_step: Whether the attack's first point takes the place of the input, in the cross-entropy too.
+        one_step: Whether the attack's first point replaces the input, also in the cross-entropy.
         radius: The ℓ2 ball of the attack; None for none.
     """
 
@@ -55,7 +55,7 @@ class SmoothMix(Method):
             return loss
         log_mean = mean_log_softmax(clean)
         share = 0.5 * state.uniform(x)[0]
-        weight = share.reshape(-1, *[1] * (x.ndim - 1))
+        weight = column(share, x)
         mixed = F.log_softmax(run(model, (1 - weight) * start + weight * last + delta), dim=-1)
         target = (1 - share[:, None]) * log_mean.exp() + share[:, None] / clean.shape[-1]
         divergence = F.kl_div(mixed, target.expand_as(mixed), reduction="none").sum(dim=-1).mean(dim=0)
@@ -63,7 +63,7 @@ class SmoothMix(Method):
         return loss + self.eta * (divergence * right).mean()
 
     def adversaries(self, model: nn.Module, x: Tensor, y: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
-        """The attack's first and last point."""
+        """Return the attack's first and last point."""
         if self.eta == 0 and not self.one_step:
             return x, x
         with frozen(model):
@@ -71,10 +71,6 @@ class SmoothMix(Method):
             first = ascend(objective, x, steps=1, step=self.step, radius=self.radius)
             rest = self.steps - 1 if self.eta > 0 else 0
             return first, ascend(objective, first, steps=rest, step=self.step, radius=self.radius, center=x)
-
-    @property
-    def copies(self) -> int:
-        return self.m
 
     @property
     def passes(self) -> Passes:

@@ -1,6 +1,6 @@
-"""Recipes: everything about a training in one record, ours by name and your own from a file.
+"""Recipes: complete trainings, by name or from a YAML file.
 
-The YAML files beside this one hold the hyper-parameters of the papers as tables; ``mnist.yaml`` explains their layout.
+The YAML files next to this one have the hyper-parameters of the papers as tables; ``mnist.yaml`` explains the layout.
 """
 
 from smoothcert.training.recipes.loading import load_recipe, recipe_names, recipe_to_yaml
