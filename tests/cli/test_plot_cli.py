@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from smoothcert.cli.pictures import KINDS, PlotOptions
 
 from smoothcert import Anytime, Cohen, Gaussian, Smoothed, certify_dataset, data, models
-from smoothcert.cli.pictures import KINDS, PlotOptions
 from smoothcert.models import CheckpointInfo, save_checkpoint
 from smoothcert.report.metrics import average_certified_radius
 from smoothcert.report.recompute import outcomes_of

@@ -1,4 +1,4 @@
-"""``smoothcert compare``: which run is better, and is the difference real?"""
+"""``smoothcert compare``."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Group
+from rich.console import Group, RenderableType
 
-from smoothcert.cli.results import Alpha, Samples
+from smoothcert.cli.results import AtAlpha, AtN
 from smoothcert.cli.show import Format, Output, Radii, show
 from smoothcert.report import comparison as comparing
-from smoothcert.report.metrics import parse_radii
 from smoothcert.report.notes import chosen
 from smoothcert.report.recompute import load_outcomes
 from smoothcert.report.tables.comparison import render_comparison, rich_comparison
@@ -21,17 +20,14 @@ from smoothcert.types import UsageError
 
 
 def compare(
-    paths: Annotated[
-        list[Path],
-        typer.Argument(metavar="RUN", help="Run folders or logs; the first is compared with all others."),
-    ],
+    paths: Annotated[list[Path], typer.Argument(metavar="RUN", help="Runs or logs; the first is compared with each.")],
     radii: Radii = None,
-    n: Samples = None,
-    alpha: Alpha = None,
+    at_n: AtN = None,
+    at_alpha: AtAlpha = None,
     format: Format = None,
     output: Output = None,
 ) -> None:
-    """Test whether the difference between two runs is more than chance; of several, compare the first with all others.
+    """Test whether the difference between two runs is more than chance; of several, compare the first with each other.
 
     Over the inputs that both have: average certified radius (ACR) with a paired-bootstrap interval and a sign-flip
     test, certified accuracy at radii with the exact McNemar test (p-values corrected by Holm's method), a sign test
@@ -41,31 +37,24 @@ def compare(
     **Examples**
 
         smoothcert compare runs/cat-rs runs/gaussian
-
         smoothcert compare runs/mine published/sigma_0.50 --radii 0,0.5,1
-
         smoothcert compare runs/mine runs/gaussian runs/smoothadv
-
         smoothcert compare runs/long runs/short --at-n 10000
     """
-    wanted = parse_radii(radii) if radii is not None else None
     if len(paths) < 2:
         raise UsageError("a comparison needs at least two runs; name another one.")
-    runs = [_only(path, n, alpha) for path in paths]
+    runs = [_only(path, at_n, at_alpha) for path in paths]
     if len({run.name for run in runs}) < len(runs):
         runs = [replace(run, name=str(path)) for run, path in zip(runs, paths, strict=True)]
-    found = [comparing.compare(runs[0], other, wanted) for other in runs[1:]]
-    several = len(found) > 1
-    show(
-        lambda format: (
-            Group(*map(rich_comparison, found))
-            if format is None
-            else "\n".join(render_comparison(each, format) for each in found)
-        ),
-        format,
-        output,
-        notes=[*chosen(runs), *(["p-values are not corrected for the number of comparisons."] if several else [])],
-    )
+    found = [comparing.compare(runs[0], other, radii) for other in runs[1:]]
+
+    def shown(format: str | None) -> RenderableType:
+        if format is None:
+            return Group(*map(rich_comparison, found))
+        return "\n".join(render_comparison(each, format) for each in found)
+
+    several = ["p-values are not corrected for the number of comparisons."] if len(found) > 1 else []
+    show(shown, format, output, notes=[*chosen(runs), *several])
 
 
 def _only(path: Path, n: int | None, alpha: float | None) -> Outcomes:

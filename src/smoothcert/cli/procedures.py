@@ -1,10 +1,11 @@
-"""The options that choose a procedure and a noise."""
+"""The options of procedures and noises."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, ClassVar
 
+import torch
 import typer
 
 from smoothcert.certify import PROCEDURES, Procedure
@@ -21,31 +22,30 @@ class ProcedureOptions:
 
     panel: ClassVar[str] = "Procedure"
 
-    procedure: Annotated[str, typer.Option(help=f"How to certify: {', '.join(PROCEDURES)}.")] = "cohen"
-    settings: dict[str, Any] = derived(lambda: PROCEDURES)
-    simultaneous: Annotated[
-        bool,
-        typer.Option(
-            "--simultaneous", help="Make alpha the error probability of all inputs together: alpha/N for each of N."
-        ),
-    ] = False
+    procedure: Annotated[str, f"How to certify: {', '.join(PROCEDURES)}."] = "cohen"
+    settings: dict[str, Any] = derived(PROCEDURES)
+    simultaneous: Annotated[bool, "Let alpha be the error probability of all N inputs together: alpha/N for each."] = (
+        False
+    )
 
     def build(self) -> Procedure:
-        """Make the procedure, with alpha as given; see :meth:`share`.
-
-        Raises:
-            UsageError: If the procedure is unknown, an option does not belong to it, or a value is wrong.
-        """
+        """Make the procedure, with alpha as given; see :meth:`share`."""
         procedure: Procedure = build("procedure", PROCEDURES, self.procedure, self.settings)
         return procedure
 
-    def share(self, procedure: Procedure, count: int) -> tuple[Procedure, dict[str, Any]]:
-        """The procedure for each of ``count`` inputs, and what the run records about ``--simultaneous``.
+    def share(
+        self, procedure: Procedure, count: int, device: torch.device | None = None
+    ) -> tuple[Procedure, dict[str, Any]]:
+        """Make the procedure for each input, and what the run records about ``--simultaneous``.
 
         Args:
-            procedure: The procedure with alpha as given.
+            procedure: The procedure, with alpha as given.
             count: The number of inputs of all shards.
+            device: Where to move the models of the procedure.
         """
+        for value in vars(procedure).values():
+            if device is not None and isinstance(value, torch.nn.Module):
+                value.to(device)
         if not self.simultaneous:
             return procedure, {}
         return simultaneous(procedure, count), {"simultaneous": {"alpha": procedure.alpha, "inputs": count}}
@@ -57,18 +57,11 @@ class NoiseOptions:
 
     panel: ClassVar[str] = "Noise"
 
-    noise: Annotated[
-        str | None,
-        typer.Option(help=f"{', '.join(NOISES)}. By default the noise that the checkpoint was trained with."),
-    ] = None
-    settings: dict[str, Any] = derived(lambda: NOISES, skip=["grid"])
+    noise: Annotated[str | None, f"{', '.join(NOISES)}; by default that of the training."] = None
+    settings: dict[str, Any] = derived(NOISES, skip=["grid"])
 
     def build(self) -> Noise | None:
-        """Make the noise; None where no option is given.
-
-        Raises:
-            UsageError: If the noise is unknown, a setting is missing or belongs to another noise, or a value is wrong.
-        """
+        """Make the noise; None where no option is given."""
         name = self.noise
         if name is None:
             if not self.settings:
@@ -94,7 +87,7 @@ class DrawnNoiseOptions(NoiseOptions):
 
 
 def with_arithmetic(noise: Noise, levels: int | None, exact: bool | None) -> Noise:
-    """The noise drawn exactly or in floating point.
+    """Return the noise that is drawn exactly or in floating point.
 
     A grid of fewer than 255 steps would round the copies coarsely, which is part of what is certified; a multiple of it
     holds the same inputs and is used instead.
@@ -103,9 +96,6 @@ def with_arithmetic(noise: Noise, levels: int | None, exact: bool | None) -> Noi
         noise: The noise.
         levels: ``Dataset.levels`` of the data.
         exact: The choice of the user; None for exact where the data's grid is known.
-
-    Raises:
-        UsageError: If exact noise is asked for and the grid is not known, or the noise leaves no choice.
 
     Example:
         >>> from smoothcert import Gaussian

@@ -1,4 +1,4 @@
-"""``smoothcert selection``: training data for selectors, from stored votes."""
+"""``smoothcert selection``."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from smoothcert.types import UsageError
 
 def selection(
     about: DataOptions,
-    runs: Annotated[list[Path], typer.Argument(help="Runs over training inputs: one for ACES, one per expert else.")],
+    runs: Annotated[list[Path], typer.Argument(help="Runs over training inputs: one for ACES, or one per expert.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The .npz file to write; - is standard output.")],
     eta: Annotated[
-        float | None,
-        typer.Option(help="With one run: 'certify' is right where the true class has more than this share (0.5)."),
+        float | None, "With one run: 'certify' is right where the true class has more than this share (0.5)."
     ] = None,
 ) -> None:
     """Make the training data of a selector: the inputs of runs, labelled with who should answer for them.
@@ -32,11 +31,8 @@ def selection(
     **Examples**
 
         smoothcert certify lenet.safetensors --data mnist --split train --every 10 --n 1000 --run runs/train
-
         smoothcert selection runs/train --data mnist --split train --eta 0.95 -o selection.npz
-
         smoothcert selection runs/s25 runs/s50 runs/s100 --data mnist --split train -o sigma.npz
-
         smoothcert train mnist-gaussian-0.50-quick --set dataset=selection.npz -o models/selector
     """
     if output.suffix != ".npz" and output != STANDARD_OUTPUT:

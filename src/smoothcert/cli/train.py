@@ -8,9 +8,9 @@ from typing import Annotated
 import torch
 import typer
 
-from smoothcert.cli.classifiers import HARDWARE
 from smoothcert.cli.cluster import ClusterOptions
-from smoothcert.cli.options import output_folder
+from smoothcert.cli.options import HARDWARE, Changes, DataRoot, Device, FreshTraining, Threads, output_folder
+from smoothcert.cli.show import show_columns
 from smoothcert.training import make_fabric
 from smoothcert.training.recipes import load_recipe, recipe_names, recipe_to_yaml
 from smoothcert.training.run import train_recipe
@@ -20,43 +20,34 @@ from smoothcert.types import UsageError
 def train(
     over: ClusterOptions,
     recipe: Annotated[str, typer.Argument(help="A recipe's name (`smoothcert recipes list`) or a YAML file.")],
-    changes: Annotated[
-        list[str] | None, typer.Option("--set", help="Change a setting: epochs=10, method.lam=2, noise.sigma=0.25 …")
-    ] = None,
+    changes: Changes = None,
     output: Annotated[Path | None, output_folder("Folder of the training; by default models/RECIPE.")] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Delete what the folder holds and start again.")] = False,
-    data_root: Annotated[Path | None, typer.Option("--data-root", help="Folder of the named datasets.")] = None,
-    device: Annotated[str, typer.Option(rich_help_panel=HARDWARE, help="cpu, cuda or auto.")] = "auto",
+    fresh: FreshTraining = False,
+    data_root: DataRoot = None,
+    device: Device = "auto",
     processes: Annotated[
-        int, typer.Option(rich_help_panel=HARDWARE, help="Processes per node; each uses one device.")
+        int, typer.Option(min=1, rich_help_panel=HARDWARE, help="Processes per node; each uses one device.")
     ] = 1,
-    nodes: Annotated[int, typer.Option(rich_help_panel=HARDWARE, help="Nodes.")] = 1,
-    threads: Annotated[int | None, typer.Option(rich_help_panel=HARDWARE, help="CPU threads per process.")] = None,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard logs too.")] = False,
+    nodes: Annotated[int, typer.Option(min=1, rich_help_panel=HARDWARE, help="Nodes.")] = 1,
+    threads: Threads = None,
+    tensorboard: Annotated[bool, "Write TensorBoard logs too."] = False,
 ) -> None:
-    """Train a classifier for smoothing by a recipe of the papers, or by one of your own.
+    """Train a classifier for smoothing by a recipe of the papers, or by your own.
 
-    Stop it at any time; the same command continues, and ends with the same weights. The folder keeps the best and the
-    last model, history.csv and, in the checkpoints, the recipe. The soft labels of CAT-RS, which take votes as
-    certification does, can be counted by the workers of a Ray cluster (`--ray`); training itself uses `--device`.
+    Stop it at any time; the same command continues, and ends with the same weights. The folder holds the best and the
+    last model, history.csv and, in the checkpoints, the recipe. The workers of a Ray cluster (`--ray`) can count the
+    votes for the soft labels of CAT-RS; training itself uses `--device`.
 
     **Examples**
 
         smoothcert train digits-gaussian-0.25-quick
-
         smoothcert train mnist-catrs-0.50 --set epochs=10 --set method.lam=0.5 -o models/mine
-
         smoothcert train cifar10-smoothmix-0.50 --device cuda --processes 4
-
         smoothcert train cifar10-catrs-0.50 --ray 10.0.0.1:6379 --ray-gpus 1
     """
     cluster = over.build()
     if threads is not None:
-        if threads < 1:
-            raise UsageError(f"--threads must be at least 1, got {threads}.")
         torch.set_num_threads(threads)
-    if processes < 1 or nodes < 1:
-        raise UsageError(f"--processes and --nodes must be at least 1, got {processes} and {nodes}.")
     chosen = load_recipe(recipe, changes or [])
     folder = output or Path("models") / chosen.name
     fabric = make_fabric(chosen.precision, device, processes, nodes)
@@ -67,13 +58,12 @@ def train(
     )
     if not fabric.is_global_zero:
         return
-    last = history[-1]
-    seconds = sum(row["seconds"] for row in history)
+    last, seconds = history[-1], sum(row["seconds"] for row in history)
     typer.echo(f"{chosen.name}: {len(history)} epochs in {seconds:.0f} s, loss {last['loss']:.4f}")
     if "accuracy" in last:
         radius = chosen.radius or chosen.build_noise().usual_radius
         typer.echo(
-            f"On {chosen.holdout} inputs kept out: accuracy {last['accuracy']:.1%}, "
+            f"On {chosen.holdout} held-out inputs: accuracy {last['accuracy']:.1%}, "
             f"certified at {radius:g} at least {last['certified']:.1%} (from {chosen.votes} votes each)"
         )
     typer.echo(f"Models: {folder / 'best.safetensors'}, {folder / 'last.safetensors'}")
@@ -88,27 +78,22 @@ def list_recipes(
     **Examples**
 
         smoothcert recipes list
-
         smoothcert recipes list mnist-catrs
     """
-    names = [name for name in recipe_names() if filter_text in name]
-    if not names:
+    recipes = {name: load_recipe(name) for name in recipe_names() if filter_text in name}
+    if not recipes:
         raise UsageError(f"no recipe's name contains {filter_text!r}; run `smoothcert recipes list` for all of them.")
-    width = max(map(len, names)) + 2
-    typer.echo(f"{'recipe':<{width}}{'dataset':<15}{'method':<13}{'noise':<24}{'model':<17}{'epochs':>6}")
-    for name in names:
-        recipe = load_recipe(name)
-        noise = recipe.build_noise()
-        typer.echo(
-            f"{name:<{width}}{recipe.dataset:<15}{recipe.method['name']:<13}{noise!s:<24}{recipe.model:<17}"
-            f"{recipe.epochs:>6}"
-        )
+    lines = [["recipe", "dataset", "method", "noise", "model", "epochs"]]
+    for name, recipe in recipes.items():
+        noise = str(recipe.build_noise())
+        lines.append([name, recipe.dataset, recipe.method["name"], noise, recipe.model, str(recipe.epochs)])
+    show_columns(lines, left=5)
     typer.echo("\n`smoothcert recipes show NAME` prints all settings and the paper they are from.")
 
 
 def show_recipe(
     name: Annotated[str, typer.Argument(help="The recipe.")],
-    changes: Annotated[list[str] | None, typer.Option("--set", help="Change a setting, as in `train`.")] = None,
+    changes: Changes = None,
 ) -> None:
     """Print a recipe as YAML: redirect it to a file, change it, and train it by its path.
 
