@@ -58,12 +58,14 @@ _ADDRESS = re.compile(r"local|auto|ray://.+|[^/\\]+:[0-9]+")
 
 
 class _Quiet:
-    """Help that shows no type for flags."""
+    """Help that shows no type for flags and arguments."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         for parameter in self.get_params(ctx):  # type: ignore[attr-defined]
             if getattr(parameter, "is_flag", False):
                 parameter.metavar = ""
+            elif parameter.param_type_name == "argument":
+                parameter.display_type_rich = lambda ctx: None
         super().format_help(ctx, formatter)  # type: ignore[misc]
 
 

@@ -21,7 +21,7 @@ def denoiser(
     classifier: Annotated[Path | None, "Checkpoint of the classifier; the objective `mse` needs none."] = None,
     surrogate: Annotated[
         list[Path] | None,
-        typer.Option(help="Checkpoint that replaces the gradients of a black-box classifier. May be repeated."),
+        typer.Option(help="Checkpoint whose gradients replace those of a black-box classifier. May be repeated."),
     ] = None,
     arch: Annotated[str, f"Architecture: {', '.join(models.DENOISERS)}."] = "dncnn",
     objective: Annotated[str, choice("objective", OBJECTIVES, "Objective")] = "mse",

@@ -117,9 +117,8 @@ def _show_costs(
     price: float | None,
 ) -> None:
     several = len({procedure.alpha for procedure in procedures}) > 1
-    lines = [
-        ["procedure", *["alpha"] * several, "samples per input", "worker-hours", "hours", *["price"] * bool(price)]
-    ]
+    headings = ["procedure", *["alpha"] * several, "samples per input", "worker-hours", "hours"]
+    lines = [[*headings, *["price"] * bool(price)]]
     for procedure in procedures:
         samples = expected_samples(procedure, noise, known, dimension=dimension)
         hours = samples * inputs / rate / 3600

@@ -222,5 +222,5 @@ def _dataset(run: Run, options: PlotOptions) -> data.Dataset:
         if options.data_name is not None:
             raise
         raise UsageError(
-            f"{run.path} is about {known['name']}; give --data, as it cannot be loaded: {error}"
+            f"{run.path} is about {known['name']}, which cannot be loaded; give --data: {error}"
         ) from error
