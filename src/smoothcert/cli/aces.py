@@ -27,9 +27,7 @@ def aces(
     format: Format = None,
     output: Output = None,
     plot: Annotated[Path | None, picture("Draw robustness over natural accuracy: .png, .pdf or .svg.")] = None,
-    plot_radius: Annotated[
-        float | None, typer.Option(min=0, help="Certified accuracy at this radius in figures, instead of the ACR.")
-    ] = None,
+    plot_radius: Annotated[float | None, "Certified accuracy at this radius in figures, instead of the ACR."] = None,
     single: Annotated[
         list[Path] | None,
         typer.Option(help="A smoothed classifier as a point in the figure: a run or a log. May be repeated."),

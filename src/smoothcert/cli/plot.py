@@ -30,9 +30,7 @@ class PlotOptions:
 
     envelope: Annotated[bool, "curve: add the best of the runs at every radius."] = False
     intervals: Annotated[bool, "curve: shade 95 % intervals over the test sample."] = False
-    radius: Annotated[
-        float | None, typer.Option(min=0, help="tradeoff: certified accuracy at this radius, instead of the ACR.")
-    ] = None
+    radius: Annotated[float | None, "tradeoff: certified accuracy at this radius, instead of the ACR."] = None
     core: Annotated[Path | None, "tradeoff: predictions of the core of ACES, for logs that lack them."] = None
     over: Annotated[
         str | None, "effect: a setting, as noise.sigma, procedure.n or, of the checkpoint, recipe.method.lam."
