@@ -12,8 +12,15 @@ from rich.console import Console
 from rich.progress import track
 
 from smoothcert.certify import Cohen, PerInput
-from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, InputOptions, Seed, SigmaOptions, load_smoothed
-from smoothcert.cli.cluster import ClusterOptions
+from smoothcert.cli.classifiers import (
+    ClassifierOptions,
+    ClusterOptions,
+    DataOptions,
+    InputOptions,
+    Seed,
+    SigmaOptions,
+    load_smoothed,
+)
 from smoothcert.cli.procedures import DrawnNoiseOptions, ProcedureOptions
 from smoothcert.cli.results import show_savings
 from smoothcert.cli.show import show_accuracy

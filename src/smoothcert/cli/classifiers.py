@@ -16,8 +16,10 @@ from torch import nn
 from smoothcert import data, models
 from smoothcert.certify import Memory, PerInput, Router, Smoothed
 from smoothcert.classifiers import VOTES, Consensus, Denoised, Ensemble
-from smoothcert.cli.options import HARDWARE, DataRoot, Device, Threads, numbers
+from smoothcert.cli.app import is_address
+from smoothcert.cli.options import DataRoot, Device, Threads, build, derived, hardware, numbers
 from smoothcert.cli.procedures import with_arithmetic
+from smoothcert.evaluate import Cluster
 from smoothcert.noise import Gaussian, Noise, noise_from_config
 from smoothcert.sampling.sigma import GridSigma, OptimizeSigma, SigmaSolver
 from smoothcert.types import CheckpointError, UsageError
@@ -54,17 +56,9 @@ class ClassifierOptions:
     arch: Annotated[str | None, "Architecture, for a checkpoint that does not name it."] = None
     device: Device = "auto"
     threads: Threads = None
-    batch_size: Annotated[
-        int | None,
-        typer.Option(rich_help_panel=HARDWARE, help="Noisy copies per forward pass; does not change the noise."),
-    ] = None
-    runtime: Annotated[
-        str,
-        typer.Option(rich_help_panel=HARDWARE, help="auto (the fastest that agrees), eager, compiled or onnx."),
-    ] = "auto"
-    precision: Annotated[
-        str | None, typer.Option(rich_help_panel=HARDWARE, help="bf16 or fp16 autocast, on CUDA only.")
-    ] = None
+    batch_size: Annotated[int | None, hardware("Noisy copies per forward pass; does not change the noise.")] = None
+    runtime: Annotated[str, hardware("auto (the fastest that agrees), eager, compiled or onnx.")] = "auto"
+    precision: Annotated[str | None, hardware("bf16 or fp16 autocast, on CUDA only.")] = None
 
     @property
     def denoisers(self) -> list[Path]:
@@ -156,6 +150,35 @@ class SigmaOptions:
                 err=True,
             )
         return PerInput(model, noise, solver, memory=Memory(self.memory) if self.memory else None, **options)
+
+
+@dataclass(kw_only=True)
+class ClusterOptions:
+    """A Ray cluster, or none."""
+
+    panel: ClassVar[str] = "Cluster"
+
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[ADDRESS]",
+            help="Sample with the workers of a Ray cluster: HOST:PORT of its head node, `auto` for one that runs on "
+            "this machine, or ray://HOST:PORT from outside. Without an address, start one here for this run.",
+        ),
+    ] = None
+    settings: dict[str, Any] = derived({"ray": Cluster}, skip=["address"], prefix="ray_")
+
+    def build(self) -> Cluster | None:
+        """Make the cluster; None without ``--ray``."""
+        if self.ray is None:
+            if self.settings:
+                raise UsageError(f"--ray-{next(iter(self.settings))} is for a Ray cluster; give --ray too.")
+            return None
+        if not is_address(self.ray):
+            raise UsageError(f"--ray accepts auto, HOST:PORT, ray://HOST:PORT or nothing; got {self.ray!r}.")
+        gpus = {"gpus": 1.0} if torch.cuda.is_available() and "gpus" not in self.settings else {}
+        cluster: Cluster = build("cluster", {"ray": Cluster}, "ray", self.settings, address=self.ray, **gpus)
+        return cluster
 
 
 Seed = Annotated[

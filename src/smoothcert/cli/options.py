@@ -19,13 +19,17 @@ from smoothcert.types import UsageError, unknown_name
 
 Registry = Mapping[str, type[Any]]
 
-HARDWARE = "Hardware"
+
+def hardware(help: str, **settings: Any) -> Any:
+    """Make an option in the panel about hardware."""
+    return typer.Option(rich_help_panel="Hardware", help=help, **settings)
+
 
 Changes = Annotated[list[str] | None, typer.Option("--set", help="Change a setting: epochs=10, noise.sigma=0.25 …")]
 DataRoot = Annotated[Path | None, "Folder of the named datasets."]
-Device = Annotated[str, typer.Option(rich_help_panel=HARDWARE, help="cpu, cuda, cuda:1 … or auto.")]
+Device = Annotated[str, hardware("cpu, cuda, cuda:1 … or auto.")]
 FreshTraining = Annotated[bool, typer.Option("--fresh", help="Delete the earlier training in the folder first.")]
-Threads = Annotated[int | None, typer.Option(min=1, rich_help_panel=HARDWARE, help="CPU threads per process.")]
+Threads = Annotated[int | None, hardware("CPU threads per process.", min=1)]
 
 
 def choice(what: str, known: Iterable[str], help: str, *names: str) -> Any:

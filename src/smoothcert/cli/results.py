@@ -1,22 +1,27 @@
-"""``smoothcert table``, ``import``, ``export`` and ``info``."""
+"""``smoothcert table``, ``compare``, ``merge``, ``import``, ``export`` and ``info``."""
 
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
 import typer
+from rich.console import Group, RenderableType
 
 from smoothcert import models
 from smoothcert.cli.options import output_folder
-from smoothcert.cli.show import Format, Output, Radii, show_accuracy
+from smoothcert.cli.show import Format, Output, Radii, show, show_accuracy
+from smoothcert.report import comparison as comparing
+from smoothcert.report.notes import chosen
 from smoothcert.report.recompute import load_outcomes, outcomes_of
+from smoothcert.report.tables.comparison import render_comparison, rich_comparison
 from smoothcert.report.tables.savings import consensus_text, savings, savings_text
 from smoothcert.report.tables.styles import TABLE_STYLES
-from smoothcert.store import Run, load_run, read_log, write_log, write_run
+from smoothcert.store import Outcomes, Run, load_run, merge_runs, read_log, write_log, write_run
 from smoothcert.store.logs import METADATA
 from smoothcert.store.result import log_name
 from smoothcert.types import Guarantee, Norm, UsageError, radius_text
@@ -56,6 +61,70 @@ def table(
     """
     runs = load_outcomes(paths, n=at_n, alpha=at_alpha)
     show_accuracy(runs, radii, format, output, each=each, intervals=intervals, style=style, marks=marks)
+
+
+def compare(
+    paths: Annotated[list[Path], typer.Argument(metavar="RUN", help="Runs or logs; the first is compared with each.")],
+    radii: Radii = None,
+    at_n: AtN = None,
+    at_alpha: AtAlpha = None,
+    format: Format = None,
+    output: Output = None,
+) -> None:
+    """Test whether the difference between two runs is more than chance; of several, compare the first with each other.
+
+    Over the inputs that both have: average certified radius (ACR) with a paired-bootstrap interval and a sign-flip
+    test, certified accuracy at radii with the exact McNemar test (p-values corrected by Holm's method), a sign test
+    over the radii, and the inputs that differ most. Runs in different norms are refused; where the guarantees differ or
+    are unknown, neither run is called better. Choose `--at-n` and `--at-alpha` before looking at results.
+
+    **Examples**
+
+        smoothcert compare runs/cat-rs runs/gaussian
+        smoothcert compare runs/mine published/sigma_0.50 --radii 0,0.5,1
+        smoothcert compare runs/mine runs/gaussian runs/smoothadv
+        smoothcert compare runs/long runs/short --at-n 10000
+    """
+    if len(paths) < 2:
+        raise UsageError("a comparison needs at least two runs; name another one.")
+    runs = [_only(path, at_n, at_alpha) for path in paths]
+    if len({run.name for run in runs}) < len(runs):
+        runs = [replace(run, name=str(path)) for run, path in zip(runs, paths, strict=True)]
+    found = [comparing.compare(runs[0], other, radii) for other in runs[1:]]
+
+    def shown(format: str | None) -> RenderableType:
+        if format is None:
+            return Group(*map(rich_comparison, found))
+        return "\n".join(render_comparison(each, format) for each in found)
+
+    several = ["p-values are not corrected for the number of comparisons."] if len(found) > 1 else []
+    show(shown, format, output, notes=[*chosen(runs), *several])
+
+
+def _only(path: Path, n: int | None, alpha: float | None) -> Outcomes:
+    found = load_outcomes([path], n=n, alpha=alpha)
+    if len(found) > 1:
+        raise UsageError(f"{path} holds {len(found)} runs or logs; name the one to compare, such as {found[0].name}.")
+    return found[0]
+
+
+def merge(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="The run folders of all shards.")],
+    output: Annotated[Path, output_folder("The run folder to write; new or empty.")],
+) -> None:
+    """Merge the shards of a run, certified by several processes or machines with `certify --shard`.
+
+    The result is the run that one process would have written: the same configuration and the same rows.
+
+    **Example**
+
+        smoothcert certify lenet.safetensors --data mnist --shard 1/2 --run runs/first
+        smoothcert certify lenet.safetensors --data mnist --shard 2/2 --run runs/second
+        smoothcert merge runs/first runs/second -o runs/lenet
+    """
+    merged = merge_runs(runs, output)
+    show_accuracy([outcomes_of(merged)])
+    typer.echo(f"Run: {output}", err=True)
 
 
 def import_logs(
