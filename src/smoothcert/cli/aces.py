@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from smoothcert.cli.show import Format, Output, Radii, picture, save_pictures, show
 from smoothcert.report.aces import check_comparable, load_components, load_single
 from smoothcert.report.tables.aces import aces_table, parse_thetas, render_aces, rich_aces
@@ -14,13 +12,7 @@ from smoothcert.types import UsageError
 
 
 def aces(
-    runs: Annotated[
-        list[Path],
-        typer.Option(
-            help="The certifier: a run folder of the procedure aces, or the common prefix of published logs "
-            "(PREFIX_certification, PREFIX_selection_0.00, …). May be repeated.",
-        ),
-    ],
+    runs: Annotated[list[Path], "A run of the procedure aces, or the prefix of published logs. May be repeated."],
     core: Annotated[Path | None, "Predictions of the core: a log (idx, label, predict) or its imported run."] = None,
     theta: Annotated[str | None, "Thresholds, as a,b,c or FIRST:LAST:STEP; by default 0, 0.1, …, 1."] = None,
     radii: Radii = None,
@@ -28,14 +20,9 @@ def aces(
     output: Output = None,
     plot: Annotated[Path | None, picture("Draw robustness over natural accuracy: .png, .pdf or .svg.")] = None,
     plot_radius: Annotated[float | None, "Certified accuracy at this radius in figures, instead of the ACR."] = None,
-    single: Annotated[
-        list[Path] | None,
-        typer.Option(help="A smoothed classifier as a point in the figure: a run or a log. May be repeated."),
-    ] = None,
+    single: Annotated[list[Path] | None, "A run or log to show as a point in the figure. May be repeated."] = None,
     plot_selection: Annotated[Path | None, picture("Draw the certified radii of the selection.")] = None,
-    plot_entropy: Annotated[
-        Path | None, picture("Draw what is certified over the median entropy, at --plot-radius.")
-    ] = None,
+    plot_entropy: Annotated[Path | None, picture("Draw the inputs certified at --plot-radius by entropy.")] = None,
 ) -> None:
     """Compose a certifier, its selector and an accurate core (ACES), at any threshold and without new samples.
 

@@ -23,7 +23,7 @@ from smoothcert.attack import (
 from smoothcert.certify import Cohen
 from smoothcert.certify.smoothed import fresh_seed
 from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, Seed, load_smoothed
-from smoothcert.cli.options import build, derived
+from smoothcert.cli.options import build, derived, output_file
 from smoothcert.cli.show import Format, radii, show
 from smoothcert.data.subset import select
 from smoothcert.files import STANDARD_OUTPUT, saving
@@ -58,10 +58,7 @@ def attack(
     most: Annotated[int | None, typer.Option("--max", min=1, help="Attack at most this many of them.")] = None,
     seed: Seed = None,
     format: Format = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="CSV file with a row per input and radius; - is standard output."),
-    ] = None,
+    output: Annotated[Path | None, output_file("CSV file with a row per input and radius")] = None,
 ) -> None:
     """Attack the smoothed classifier with PGD, and show empirical accuracy next to certified accuracy.
 
@@ -86,7 +83,7 @@ def attack(
     if min(at) <= 0:
         raise UsageError(f"an attack needs radii above 0, got {min(at):g}.")
     rows = {} if classifier.batch_size is None else {"rows": classifier.batch_size}
-    settings: AttackSettings = build("attack", {"attack": AttackSettings}, "attack", how.settings, **rows)
+    settings = build("attack", {"attack": AttackSettings}, "attack", how.settings, **rows)
     procedure = Cohen(n=n, alpha=settings.alpha)
     noise = Gaussian(sigma) if sigma is not None else None  # an invalid σ is reported before anything is loaded
     stored = load_run(run) if run is not None else None

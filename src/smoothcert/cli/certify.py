@@ -41,12 +41,8 @@ def certify(
     each: SigmaOptions,
     over: ClusterOptions,
     seed: Seed = None,
-    shard: Annotated[
-        str | None, typer.Option(metavar="I/K", help="Certify the I-th of K equal shares of the inputs, for `merge`.")
-    ] = None,
-    run: Annotated[
-        Path | None, "Run folder; by default one in runs/ named after model, data, noise and settings."
-    ] = None,
+    shard: Annotated[str | None, typer.Option(metavar="I/K", help="Certify the I-th of K equal shares.")] = None,
+    run: Annotated[Path | None, "Run folder; by default in runs/, named after model, data and settings."] = None,
     fresh: Annotated[bool, "Delete the earlier run in the folder first."] = False,
 ) -> None:
     """Certify inputs of a dataset, and keep the votes in a run folder.
@@ -62,14 +58,11 @@ def certify(
         smoothcert certify demo/models/sigma-0.25.safetensors --data digits
         smoothcert certify lenet.safetensors --data mnist --procedure anytime --radius 0.5
         smoothcert certify cohen.pth.tar --data cifar10 --sigma 0.5 --every 20
-        smoothcert certify models/mnist-uniform-1.00-quick --data mnist --norm linf
         smoothcert certify a.safetensors b.safetensors c.safetensors --data mnist --first 2
         smoothcert certify lenet.safetensors --data mnist --procedure aces --core-model clean.safetensors --theta 0.3
         smoothcert certify s25.safetensors s50.safetensors --router selector.safetensors --data mnist
         smoothcert certify clean.safetensors --denoiser dncnn-0.25 --data cifar10
         smoothcert certify lenet.safetensors --data mnist --sigma-steps 100 --memory balls.safetensors
-        smoothcert certify lenet.safetensors --data mnist --every 20 --simultaneous
-        smoothcert certify lenet.safetensors --data mnist --shard 1/4
         smoothcert certify resnet50.safetensors --data images/imagenet --ray 10.0.0.1:6379 --ray-gpus 1
     """
     chosen, procedure, cluster = noise.build(), how.build(), over.build()

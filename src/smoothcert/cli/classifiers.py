@@ -33,26 +33,14 @@ class ClassifierOptions:
 
     paths: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="MODEL",
-            help="A checkpoint (.safetensors, or an earlier system's .pth.tar) or its folder; several are an ensemble.",
-            show_default=False,
-        ),
+        typer.Argument(metavar="MODEL", help="A checkpoint (.safetensors, .pth.tar) or its folder, or several."),
     ]
     vote: Annotated[str | None, f"How members vote: {', '.join(VOTES)} (soft)."] = None
     weights: Annotated[str | None, "Weights of the members, as a,b,c; see `smoothcert ensemble`."] = None
     first: Annotated[int | None, "K-consensus: run the later members only where the first K disagree."] = None
-    margin: Annotated[
-        float | None, "With --first: run them also where the class leads by less; see `smoothcert ensemble`."
-    ] = None
-    denoiser: Annotated[
-        list[Path] | None,
-        typer.Option(help="A denoiser in front of the model, see `smoothcert denoiser`; several are an ensemble."),
-    ] = None
-    router: Annotated[
-        Path | None,
-        "A selector between the models, each under the noise of its training; the noise options are the selector's.",
-    ] = None
+    margin: Annotated[float | None, "With --first: run them also where the class leads by less than this."] = None
+    denoiser: Annotated[list[Path] | None, "A denoiser in front of the model. May be repeated."] = None
+    router: Annotated[Path | None, "A selector between the models, to which the noise options then apply."] = None
     arch: Annotated[str | None, "Architecture, for a checkpoint that does not name it."] = None
     device: Device = "auto"
     threads: Threads = None
@@ -90,9 +78,7 @@ class DataOptions:
 
     panel: ClassVar[str] = "Data"
 
-    data_name: Annotated[
-        str, typer.Option("--data", help="A dataset name (`smoothcert data list`), an .npz file or an image folder.")
-    ]
+    data_name: Annotated[str, typer.Option("--data", help="A dataset's name, an .npz file or an image folder.")]
     split: Annotated[str, "The part of the dataset."] = "test"
     data_root: DataRoot = None
 
@@ -117,13 +103,9 @@ class SigmaOptions:
 
     panel: ClassVar[str] = "Noise per input"
 
-    sigma_steps: Annotated[
-        int | None, "Choose sigma for each input by this many steps of gradient ascent on its radius."
-    ] = None
+    sigma_steps: Annotated[int | None, "Choose sigma for each input by gradient ascent with this many steps."] = None
     sigma_grid: Annotated[str | None, "Choose sigma for each input among these, as a,b,c; or `usual`."] = None
-    memory: Annotated[
-        Path | None, "With a chosen sigma: a file of certified balls; a later ball that meets one is cut."
-    ] = None
+    memory: Annotated[Path | None, "With a chosen sigma: file of certified balls, which cut later ones."] = None
 
     @property
     def chosen(self) -> bool:
@@ -177,13 +159,10 @@ class ClusterOptions:
         if not is_address(self.ray):
             raise UsageError(f"--ray accepts auto, HOST:PORT, ray://HOST:PORT or nothing; got {self.ray!r}.")
         gpus = {"gpus": 1.0} if torch.cuda.is_available() and "gpus" not in self.settings else {}
-        cluster: Cluster = build("cluster", {"ray": Cluster}, "ray", self.settings, address=self.ray, **gpus)
-        return cluster
+        return build("cluster", {"ray": Cluster}, "ray", self.settings, address=self.ray, **gpus)
 
 
-Seed = Annotated[
-    int | None, "Seed of the noise; random by default. Give one only to repeat a run, never to select a result."
-]
+Seed = Annotated[int | None, "Seed of the noise; random by default. Only to repeat a run, never to select results."]
 
 
 def load_smoothed(

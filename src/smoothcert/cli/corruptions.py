@@ -39,9 +39,7 @@ class ShowOptions:
 
 def run(
     about: DataOptions,
-    folder: Annotated[
-        Path, typer.Option("--run", help="Folder of the suite; each corruption gets a run folder in it.")
-    ],
+    folder: Annotated[Path, typer.Option("--run", help="Folder of the suite, for a run folder per corruption.")],
     noise: DrawnNoiseOptions,
     how: ProcedureOptions,
     inputs: InputOptions,
@@ -92,17 +90,14 @@ def run(
 
 
 def table(
-    folders: Annotated[
-        list[Path],
-        typer.Argument(metavar="DIR", help="One folder for each method, of runs or logs named TYPE or TYPE-SEVERITY."),
-    ],
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR", help="A folder of runs or logs for each method.")],
     shown: ShowOptions,
 ) -> None:
     """Show methods side by side: ACR and certified accuracy by corruption, and the means mACR and mAcc.
 
-    Severities are averaged within a type first, then types; `identity`, the clean set, is in no mean. Folders of
-    published logs work as well as those of `corruptions run`. Methods in different norms are refused; best and
-    runner-up are marked among methods of the same norm and guarantee.
+    A folder comes from `corruptions run`, or holds published logs named TYPE or TYPE-SEVERITY. Severities are averaged
+    within a type first, then types; `identity`, the clean set, is in no mean. Methods in different norms are refused;
+    best and runner-up are marked among methods of the same norm and guarantee.
 
     **Examples**
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, field, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 import typer
 from typer.models import ArgumentInfo, OptionInfo
@@ -18,6 +18,7 @@ from smoothcert.files import STANDARD_OUTPUT
 from smoothcert.types import UsageError, unknown_name
 
 Registry = Mapping[str, type[Any]]
+T = TypeVar("T")
 
 
 def hardware(help: str, **settings: Any) -> Any:
@@ -42,6 +43,11 @@ def choice(what: str, known: Iterable[str], help: str, *names: str) -> Any:
         return value
 
     return typer.Option(*names, help=f"{help}: {', '.join(listed)}.", callback=check)
+
+
+def output_file(help: str) -> Any:
+    """Make the option ``--output`` of a command that writes a file."""
+    return typer.Option("--output", "-o", help=f"{help}; - is standard output.")
 
 
 def output_folder(help: str) -> Any:
@@ -146,7 +152,7 @@ def derived(classes: Registry, *, skip: Iterable[str] = (), prefix: str = "") ->
     return field(default_factory=dict, metadata={"classes": classes, "skip": frozenset(skip), "prefix": prefix})
 
 
-def build(kind: str, classes: Registry, name: str, given: Mapping[str, str | bool], **values: Any) -> Any:
+def build(kind: str, classes: Mapping[str, type[T]], name: str, given: Mapping[str, str | bool], **values: Any) -> T:
     """Make one of some dataclasses from the settings given on the command line.
 
     Args:
@@ -161,7 +167,8 @@ def build(kind: str, classes: Registry, name: str, given: Mapping[str, str | boo
     """
     if name not in classes:
         raise unknown_name(kind, name, classes)
-    known = {each.name: each for each in fields(classes[name])}
+    cls: Any = classes[name]
+    known = {each.name: each for each in fields(cls)}
     for key in given:
         if key not in known:
             owners = " and ".join(_owners(key, classes))
@@ -171,7 +178,7 @@ def build(kind: str, classes: Registry, name: str, given: Mapping[str, str | boo
     missing = [key for key, each in known.items() if each.default is MISSING and key not in {**given, **values}]
     if missing:
         raise UsageError(f"{name} needs {' and '.join(_spelled(key, classes) for key in missing)}.")
-    return classes[name](**{key: _converted(known[key], text) for key, text in given.items()}, **values)
+    return cls(**{key: _converted(known[key], text) for key, text in given.items()}, **values)  # type: ignore[no-any-return]
 
 
 def _owners(name: str, classes: Registry) -> dict[str, Field[Any]]:

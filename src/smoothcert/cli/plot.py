@@ -32,18 +32,12 @@ class PlotOptions:
     intervals: Annotated[bool, "curve: shade 95 % intervals over the test sample."] = False
     radius: Annotated[float | None, "tradeoff: certified accuracy at this radius, instead of the ACR."] = None
     core: Annotated[Path | None, "tradeoff: predictions of the core of ACES, for logs that lack them."] = None
-    over: Annotated[
-        str | None, "effect: a setting, as noise.sigma, procedure.n or, of the checkpoint, recipe.method.lam."
-    ] = None
+    over: Annotated[str | None, "effect: a setting, such as noise.sigma, procedure.n or recipe.method.lam."] = None
     radii: Annotated[tuple[float, ...] | None, radii("effect: up to four radii")] = None
     bars: Annotated[str | None, "effect: range (default) or sd of runs with the same value."] = None
-    index: Annotated[
-        str | None, "inputs: which ones, as 3,17; by default those of smallest, middle and largest radius."
-    ] = None
+    index: Annotated[str | None, "inputs: which ones, as 3,17 (smallest, median and largest radius)."] = None
     copies: Annotated[int | None, typer.Option(min=1, max=20, help=f"inputs: noisy copies of each ({_COPIES}).")] = None
-    data_name: Annotated[
-        str | None, typer.Option("--data", help="inputs: the dataset, if the run does not name it.")
-    ] = None
+    data_name: Annotated[str | None, typer.Option("--data", help="inputs: the dataset; by default the run's.")] = None
     data_root: DataRoot = None
     title: Annotated[str | None, "A title above the figure."] = None
 
@@ -141,9 +135,7 @@ def plot(
     paths: Results,
     options: PlotOptions,
     kind: Annotated[str, choice("kind of figure", KINDS, "What to draw", "--kind", "-k")] = "curve",
-    output: Annotated[
-        Path | None, picture("Figure: .png, .pdf or .svg (KIND.png); - is a PNG on standard output.", "--output", "-o")
-    ] = None,
+    output: Annotated[Path | None, picture("File: .png, .pdf, .svg or - (KIND.png).", "--output", "-o")] = None,
 ) -> None:
     """Draw runs and logs.
 
@@ -157,8 +149,6 @@ def plot(
         smoothcert plot runs/mine published/sigma_0.50 --envelope --intervals
         smoothcert plot runs/* --kind tradeoff --radius 0.5
         smoothcert plot runs/* --kind effect --over noise.sigma --radii 0,0.25,0.5
-        smoothcert plot runs/* --kind effect --over recipe.method.lam --bars sd
-        smoothcert plot demo/runs --kind confidence
         smoothcert plot runs/anytime runs/fixed --kind samples
         smoothcert plot demo/runs/sigma-0.25 --kind inputs --index 4,18
     """

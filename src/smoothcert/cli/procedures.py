@@ -30,8 +30,7 @@ class ProcedureOptions:
 
     def build(self) -> Procedure:
         """Make the procedure, with alpha as given; see :meth:`share`."""
-        procedure: Procedure = build("procedure", PROCEDURES, self.procedure, self.settings)
-        return procedure
+        return build("procedure", PROCEDURES, self.procedure, self.settings)
 
     def share(
         self, procedure: Procedure, count: int, device: torch.device | None = None
@@ -67,8 +66,7 @@ class NoiseOptions:
             if not self.settings:
                 return None
             name = next(each for each, one in NOISES.items() if {key.name for key in fields(one)} & set(self.settings))
-        noise: Noise = build("noise", NOISES, name, self.settings)
-        return noise
+        return build("noise", NOISES, name, self.settings)
 
 
 @dataclass(kw_only=True)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from smoothcert import data
+from smoothcert.cli.options import output_file
 from smoothcert.cli.results import Results
 from smoothcert.cli.show import Radii
 from smoothcert.report.page.html import report_html, write_report
@@ -17,14 +18,11 @@ from smoothcert.types import DataError, UsageError
 
 def report(
     paths: Results,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write; - is standard output.")] = Path(
-        "report.html"
-    ),
+    output: Annotated[Path, output_file("The page")] = Path("report.html"),
     radii: Radii = None,
     title: Annotated[str | None, "The heading of the page."] = None,
     data_name: Annotated[
-        str | None,
-        typer.Option("--data", metavar="NAME|FILE", help="The dataset of the images, if the run does not name it."),
+        str | None, typer.Option("--data", help="Dataset of the images; by default the run's.")
     ] = None,
     split: Annotated[str, "The split of --data."] = "test",
     no_images: Annotated[bool, "Leave the images out."] = False,

@@ -13,7 +13,7 @@ import typer
 from rich.console import Group, RenderableType
 
 from smoothcert import models
-from smoothcert.cli.options import output_folder
+from smoothcert.cli.options import output_file, output_folder
 from smoothcert.cli.show import Format, Output, Radii, show, show_accuracy
 from smoothcert.report import comparison as comparing
 from smoothcert.report.notes import chosen
@@ -130,10 +130,8 @@ def merge(
 def import_logs(
     logs: Annotated[list[Path], typer.Argument(help="Tab-separated logs of earlier systems.")],
     output: Annotated[Path, output_folder("Run folder; for several logs, the folder of their runs.")],
-    norm: Annotated[Norm | None, "The norm of all radii, if you know it and the logs do not record it."] = None,
-    guarantee: Annotated[
-        Guarantee | None, "The guarantee of all radii, if you know it and the logs do not record it."
-    ] = None,
+    norm: Annotated[Norm | None, "The norm of all radii, if the logs do not record it."] = None,
+    guarantee: Annotated[Guarantee | None, "The guarantee of all radii, if the logs do not record it."] = None,
 ) -> None:
     """Turn logs of earlier systems into run folders.
 
@@ -168,7 +166,7 @@ def import_logs(
 
 def export(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The log file to write; - is standard output.")],
+    output: Annotated[Path, output_file("The log file")],
     classic: Annotated[bool, "Write the first six columns only, for scripts that expect no others."] = False,
 ) -> None:
     """Write a run as a log `idx label predict radius correct time` that scripts of earlier systems read.

@@ -9,6 +9,7 @@ import numpy as np
 import typer
 
 from smoothcert.cli.classifiers import DataOptions
+from smoothcert.cli.options import output_file
 from smoothcert.files import STANDARD_OUTPUT, saving
 from smoothcert.store import load_run
 from smoothcert.store.selector_labels import best_of, certifiable
@@ -18,10 +19,8 @@ from smoothcert.types import UsageError
 def selection(
     about: DataOptions,
     runs: Annotated[list[Path], typer.Argument(help="Runs over training inputs: one for ACES, or one per expert.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The .npz file to write; - is standard output.")],
-    eta: Annotated[
-        float | None, "With one run: 'certify' is right where the true class has more than this share (0.5)."
-    ] = None,
+    output: Annotated[Path, output_file("The .npz file")],
+    eta: Annotated[float | None, "With one run: the share of votes of the true class for 'certify' (0.5)."] = None,
 ) -> None:
     """Make the training data of a selector: the inputs of runs, labelled with who should answer for them.
 

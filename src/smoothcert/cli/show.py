@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console, RenderableType
 
-from smoothcert.cli.options import choice
+from smoothcert.cli.options import choice, output_file
 from smoothcert.files import saving
 from smoothcert.report.metrics import parse_radii
 from smoothcert.report.notes import chosen
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Format = Annotated[str | None, choice("table format", FORMATS, "Format", "--format", "-f")]
-Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file; - is standard output.")]
+Output = Annotated[Path | None, output_file("File to write")]
 
 
 def radii(help: str, *names: str) -> Any:

@@ -73,10 +73,7 @@ def denoiser(
     recipe: Annotated[str, typer.Argument(help="The recipe whose dataset, noise and training settings are used.")],
     output: Annotated[Path, output_folder("Folder of the training.")],
     classifier: Annotated[Path | None, "Checkpoint of the classifier; the objective `mse` needs none."] = None,
-    surrogate: Annotated[
-        list[Path] | None,
-        typer.Option(help="Checkpoint whose gradients replace those of a black-box classifier. May be repeated."),
-    ] = None,
+    surrogate: Annotated[list[Path] | None, "Checkpoints with gradients for a black-box classifier."] = None,
     arch: Annotated[str, f"Architecture: {', '.join(models.DENOISERS)}."] = "dncnn",
     objective: Annotated[str, choice("objective", OBJECTIVES, "Objective")] = "mse",
     mse_epochs: Annotated[int | None, "Epochs of mse in mse-then-stability; by default half."] = None,
