@@ -178,7 +178,8 @@ def build(kind: str, classes: Mapping[str, type[T]], name: str, given: Mapping[s
     missing = [key for key, each in known.items() if each.default is MISSING and key not in {**given, **values}]
     if missing:
         raise UsageError(f"{name} needs {' and '.join(_spelled(key, classes) for key in missing)}.")
-    return cls(**{key: _converted(known[key], text) for key, text in given.items()}, **values)  # type: ignore[no-any-return]
+    made: T = cls(**{key: _converted(known[key], text) for key, text in given.items()}, **values)
+    return made
 
 
 def _owners(name: str, classes: Registry) -> dict[str, Field[Any]]:

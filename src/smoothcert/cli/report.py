@@ -21,9 +21,7 @@ def report(
     output: Annotated[Path, output_file("The page")] = Path("report.html"),
     radii: Radii = None,
     title: Annotated[str | None, "The heading of the page."] = None,
-    data_name: Annotated[
-        str | None, typer.Option("--data", help="Dataset of the images; by default the run's.")
-    ] = None,
+    data_name: Annotated[str | None, typer.Option("--data", help="Dataset of the images; default: the run's.")] = None,
     split: Annotated[str, "The split of --data."] = "test",
     no_images: Annotated[bool, "Leave the images out."] = False,
     core: Annotated[Path | None, "Predictions of the core of ACES logs: a log (idx, label, predict)."] = None,
