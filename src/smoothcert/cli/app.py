@@ -167,8 +167,6 @@ def with_address(arguments: Sequence[str]) -> list[str]:
     Example:
         >>> with_address(["certify", "--ray", "lenet.safetensors"])
         ['certify', '--ray=local', 'lenet.safetensors']
-        >>> with_address(["certify", "lenet.safetensors", "--ray", "10.0.0.1:6379"])
-        ['certify', 'lenet.safetensors', '--ray', '10.0.0.1:6379']
     """
     following = [*arguments[1:], ""]
     return [

@@ -10,16 +10,8 @@ from typing import Annotated, Any, ClassVar
 
 import typer
 
-from smoothcert.attack import (
-    AttackOutcome,
-    AttackResult,
-    AttackSettings,
-    Certified,
-    attack_dataset,
-    certified_by_run,
-    certify_inputs,
-    refuse_contradictions,
-)
+from smoothcert.attack.certificates import Certified, certified_by_run, certify_inputs, refuse_contradictions
+from smoothcert.attack.pgd import AttackOutcome, AttackResult, AttackSettings, attack_dataset
 from smoothcert.certify import Cohen
 from smoothcert.certify.smoothed import fresh_seed
 from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, Seed, load_smoothed

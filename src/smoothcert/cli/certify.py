@@ -12,16 +12,8 @@ from rich.console import Console
 from rich.progress import track
 
 from smoothcert.certify import Cohen, PerInput
-from smoothcert.cli.classifiers import (
-    ClassifierOptions,
-    ClusterOptions,
-    DataOptions,
-    InputOptions,
-    Seed,
-    SigmaOptions,
-    load_smoothed,
-)
-from smoothcert.cli.procedures import DrawnNoiseOptions, ProcedureOptions
+from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, InputOptions, Seed, SigmaOptions, load_smoothed
+from smoothcert.cli.procedures import ClusterOptions, DrawnNoiseOptions, ProcedureOptions
 from smoothcert.cli.results import show_savings
 from smoothcert.cli.show import show_accuracy
 from smoothcert.data.subset import select
@@ -66,7 +58,7 @@ def certify(
         smoothcert certify resnet50.safetensors --data images/imagenet --ray 10.0.0.1:6379 --ray-gpus 1
     """
     chosen, procedure, cluster = noise.build(), how.build(), over.build()
-    part = None if shard is None else parse_shard(shard)
+    part = None if shard is None else _shard(shard)
     dataset = about.load()
     smoothed, source = load_smoothed(classifier, [dataset], chosen, each.make, exact=noise.exact)
     selected = select(len(dataset), **vars(inputs))
@@ -138,13 +130,7 @@ def predict(
     typer.echo(f"{total} (n = {votes}, alpha = {alpha:g}).", err=True)
 
 
-def parse_shard(text: str) -> tuple[int, int]:
-    """Read the numbers in ``I/K``.
-
-    Example:
-        >>> parse_shard("2/5")
-        (2, 5)
-    """
+def _shard(text: str) -> tuple[int, int]:
     found = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
     if not found:
         raise UsageError(f"--shard must be I/K, such as 2/5 for the second of five shards, got {text!r}.")

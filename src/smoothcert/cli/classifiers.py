@@ -16,10 +16,8 @@ from torch import nn
 from smoothcert import data, models
 from smoothcert.certify import Memory, PerInput, Router, Smoothed
 from smoothcert.classifiers import VOTES, Consensus, Denoised, Ensemble
-from smoothcert.cli.app import is_address
-from smoothcert.cli.options import DataRoot, Device, Threads, build, derived, hardware, numbers
+from smoothcert.cli.options import DataRoot, Device, Threads, hardware, numbers
 from smoothcert.cli.procedures import with_arithmetic
-from smoothcert.evaluate import Cluster
 from smoothcert.noise import Gaussian, Noise, noise_from_config
 from smoothcert.sampling.sigma import GridSigma, OptimizeSigma, SigmaSolver
 from smoothcert.types import CheckpointError, UsageError
@@ -132,34 +130,6 @@ class SigmaOptions:
                 err=True,
             )
         return PerInput(model, noise, solver, memory=Memory(self.memory) if self.memory else None, **options)
-
-
-@dataclass(kw_only=True)
-class ClusterOptions:
-    """A Ray cluster, or none."""
-
-    panel: ClassVar[str] = "Cluster"
-
-    ray: Annotated[
-        str | None,
-        typer.Option(
-            metavar="[ADDRESS]",
-            help="Sample with the workers of a Ray cluster: HOST:PORT of its head node, `auto` for one that runs on "
-            "this machine, or ray://HOST:PORT from outside. Without an address, start one here for this run.",
-        ),
-    ] = None
-    settings: dict[str, Any] = derived({"ray": Cluster}, skip=["address"], prefix="ray_")
-
-    def build(self) -> Cluster | None:
-        """Make the cluster; None without ``--ray``."""
-        if self.ray is None:
-            if self.settings:
-                raise UsageError(f"--ray-{next(iter(self.settings))} is for a Ray cluster; give --ray too.")
-            return None
-        if not is_address(self.ray):
-            raise UsageError(f"--ray accepts auto, HOST:PORT, ray://HOST:PORT or nothing; got {self.ray!r}.")
-        gpus = {"gpus": 1.0} if torch.cuda.is_available() and "gpus" not in self.settings else {}
-        return build("cluster", {"ray": Cluster}, "ray", self.settings, address=self.ray, **gpus)
 
 
 Seed = Annotated[int | None, "Seed of the noise; random by default. Only to repeat a run, never to select results."]

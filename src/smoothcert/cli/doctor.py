@@ -11,7 +11,6 @@ import typer
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from smoothcert import models
@@ -20,7 +19,6 @@ from smoothcert.cli.options import choice
 from smoothcert.cli.procedures import DrawnNoiseOptions, ProcedureOptions
 from smoothcert.data.subset import select
 from smoothcert.doctor import Finding, Level, examine
-from smoothcert.doctor.examine import STEPS
 from smoothcert.noise import Noise
 from smoothcert.types import UsageError
 
@@ -56,10 +54,7 @@ def doctor(
     dataset = about.load()
     smoothed, _ = load_smoothed(classifier, [dataset], chosen, exact=noise.exact)
     procedure, _ = how.share(procedure, len(select(len(dataset), **vars(inputs))), smoothed.device)
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=len(STEPS))
+    with Console(stderr=True).status("") as status:
         found = examine(
             smoothed,
             dataset,
@@ -67,7 +62,7 @@ def doctor(
             **vars(inputs),
             trained=_trained(classifier),
             seconds=seconds,
-            progress=lambda step: bar.update(task, description=step, completed=STEPS.index(step)),
+            progress=status.update,
         )
     if format == "json":
         typer.echo(json.dumps([finding.as_dict() for finding in found], indent=2, ensure_ascii=False))

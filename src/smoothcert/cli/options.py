@@ -33,16 +33,26 @@ FreshTraining = Annotated[bool, typer.Option("--fresh", help="Delete the earlier
 Threads = Annotated[int | None, hardware("CPU threads per process.", min=1)]
 
 
+def checked(check: Callable[[Any], None], *names: str, help: str) -> Any:
+    """Make an option whose value, if it is given, is checked before the command runs."""
+
+    def callback(value: Any) -> Any:
+        if value is not None:
+            check(value)
+        return value
+
+    return typer.Option(*names, help=help, callback=callback)
+
+
 def choice(what: str, known: Iterable[str], help: str, *names: str) -> Any:
     """Make an option that accepts only known names, which its help lists."""
     listed = list(known)
 
-    def check(value: str | None) -> str | None:
-        if value is not None and value not in listed:
+    def check(value: str) -> None:
+        if value not in listed:
             raise unknown_name(what, value, listed)
-        return value
 
-    return typer.Option(*names, help=f"{help}: {', '.join(listed)}.", callback=check)
+    return checked(check, *names, help=f"{help}: {', '.join(listed)}.")
 
 
 def output_file(help: str) -> Any:
@@ -53,12 +63,11 @@ def output_file(help: str) -> Any:
 def output_folder(help: str) -> Any:
     """Make the option ``--output`` of a command that writes a folder, which cannot be standard output."""
 
-    def check(folder: Path | None) -> Path | None:
+    def check(folder: Path) -> None:
         if folder == STANDARD_OUTPUT:
             raise UsageError("this command writes a folder, not standard output; name a folder after -o.")
-        return folder
 
-    return typer.Option("--output", "-o", help=help, callback=check)
+    return checked(check, "--output", "-o", help=help)
 
 
 def whole_number(text: str | int, option: str = "the value", least: float | None = None) -> int:
@@ -142,25 +151,13 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 def derived(classes: Registry, *, skip: Iterable[str] = (), prefix: str = "") -> Any:
     """Make the field of a group that holds, by name, the settings given for one of some dataclasses.
 
-    Each field of the dataclasses is an option, described by the ``Args`` of its class.
-
-    Args:
-        classes: The dataclasses by name.
-        skip: Fields that are not options.
-        prefix: The start of the options' names, such as ``ray_``.
+    Each field of the dataclasses, except those to ``skip``, is an option described by the ``Args`` of its class.
     """
     return field(default_factory=dict, metadata={"classes": classes, "skip": frozenset(skip), "prefix": prefix})
 
 
 def build(kind: str, classes: Mapping[str, type[T]], name: str, given: Mapping[str, str | bool], **values: Any) -> T:
-    """Make one of some dataclasses from the settings given on the command line.
-
-    Args:
-        kind: What the classes are, such as ``procedure``.
-        classes: The classes by name.
-        name: The class to make.
-        given: The settings of a field made by :func:`derived`.
-        values: More settings, as values.
+    """Make one of some dataclasses from the settings ``given`` in a field made by :func:`derived`, and ``values``.
 
     Raises:
         UsageError: If the name is unknown, a setting is missing or belongs to another class, or a value is invalid.

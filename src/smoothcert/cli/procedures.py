@@ -1,4 +1,4 @@
-"""The options of procedures and noises."""
+"""The options of procedures, noises and clusters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import typer
 
 from smoothcert.certify import PROCEDURES, Procedure
 from smoothcert.certify.simultaneous import simultaneous
+from smoothcert.cli.app import is_address
 from smoothcert.cli.options import build, derived
+from smoothcert.evaluate import Cluster
 from smoothcert.noise import NOISES, Noise, noise_from_config
 from smoothcert.noise.grid import GridNoise
 from smoothcert.types import UsageError
@@ -35,13 +37,7 @@ class ProcedureOptions:
     def share(
         self, procedure: Procedure, count: int, device: torch.device | None = None
     ) -> tuple[Procedure, dict[str, Any]]:
-        """Make the procedure for each input, and what the run records about ``--simultaneous``.
-
-        Args:
-            procedure: The procedure, with alpha as given.
-            count: The number of inputs of all shards.
-            device: Where to move the models of the procedure.
-        """
+        """Make the procedure for each of ``count`` inputs (of all shards), and the run's record of ``--simultaneous``."""
         for value in vars(procedure).values():
             if device is not None and isinstance(value, torch.nn.Module):
                 value.to(device)
@@ -84,16 +80,40 @@ class DrawnNoiseOptions(NoiseOptions):
     ] = None
 
 
+@dataclass(kw_only=True)
+class ClusterOptions:
+    """A Ray cluster, or none."""
+
+    panel: ClassVar[str] = "Cluster"
+
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[ADDRESS]",
+            help="Sample with the workers of a Ray cluster: HOST:PORT of its head node, `auto` for one that runs on "
+            "this machine, or ray://HOST:PORT from outside. Without an address, start one here for this run.",
+        ),
+    ] = None
+    settings: dict[str, Any] = derived({"ray": Cluster}, skip=["address"], prefix="ray_")
+
+    def build(self) -> Cluster | None:
+        """Make the cluster; None without ``--ray``."""
+        if self.ray is None:
+            if self.settings:
+                raise UsageError(f"--ray-{next(iter(self.settings))} is for a Ray cluster; give --ray too.")
+            return None
+        if not is_address(self.ray):
+            raise UsageError(f"--ray accepts auto, HOST:PORT, ray://HOST:PORT or nothing; got {self.ray!r}.")
+        gpus = {"gpus": 1.0} if torch.cuda.is_available() and "gpus" not in self.settings else {}
+        return build("cluster", {"ray": Cluster}, "ray", self.settings, address=self.ray, **gpus)
+
+
 def with_arithmetic(noise: Noise, levels: int | None, exact: bool | None) -> Noise:
     """Return the noise that is drawn exactly or in floating point.
 
     A grid of fewer than 255 steps would round the copies coarsely, which is part of what is certified; a multiple of it
-    holds the same inputs and is used instead.
-
-    Args:
-        noise: The noise.
-        levels: ``Dataset.levels`` of the data.
-        exact: The choice of the user; None for exact where the data's grid is known.
+    holds the same inputs and is used instead. By default (``exact=None``) noise is exact where ``levels``, the data's
+    grid, is known.
 
     Example:
         >>> from smoothcert import Gaussian

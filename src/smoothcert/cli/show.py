@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console, RenderableType
 
-from smoothcert.cli.options import choice, output_file
+from smoothcert.cli.options import checked, choice, output_file
 from smoothcert.files import saving
 from smoothcert.report.metrics import parse_radii
 from smoothcert.report.notes import chosen
@@ -38,14 +38,12 @@ Radii = Annotated[tuple[float, ...] | None, radii("Radii (0, 0.25, …)")]
 def picture(help: str, *names: str) -> Any:
     """Make an option for the file of a figure."""
 
-    def check(path: Path | None) -> Path | None:
-        if path is not None:
-            from smoothcert.report.figures.style import check_suffix  # matplotlib takes a second to load
+    def check(path: Path) -> None:
+        from smoothcert.report.figures.style import check_suffix  # matplotlib takes a second to load
 
-            check_suffix(path)
-        return path
+        check_suffix(path)
 
-    return typer.Option(*names, help=help, callback=check)
+    return checked(check, *names, help=help)
 
 
 def show(
@@ -62,8 +60,6 @@ def show(
 
     Args:
         table: The table, or a function that returns its text in a format and, for None, its drawing for a terminal.
-        format: A key of ``FORMATS``.
-        output: The file to write; ``-`` is standard output.
         err: Print the table on stderr, because another file goes to standard output.
         notes: Sentences to print on stderr.
     """

@@ -9,8 +9,8 @@ import torch
 import typer
 
 from smoothcert import data, models
-from smoothcert.cli.classifiers import ClusterOptions
 from smoothcert.cli.options import Changes, DataRoot, Device, FreshTraining, Threads, choice, hardware, output_folder
+from smoothcert.cli.procedures import ClusterOptions
 from smoothcert.cli.show import show_columns
 from smoothcert.training import OBJECTIVES, make_fabric, train_denoiser
 from smoothcert.training.recipes import load_recipe, recipe_names, recipe_to_yaml
