@@ -6,7 +6,7 @@ import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import typer
 
@@ -15,7 +15,7 @@ from smoothcert.attack.pgd import AttackOutcome, AttackResult, AttackSettings, a
 from smoothcert.certify import Cohen
 from smoothcert.certify.smoothed import fresh_seed
 from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, Seed, load_smoothed
-from smoothcert.cli.options import build, derived, output_file
+from smoothcert.cli.options import Group, build, derived, output_file
 from smoothcert.cli.show import Format, radii, show
 from smoothcert.data.subset import select
 from smoothcert.files import STANDARD_OUTPUT, saving
@@ -27,10 +27,8 @@ from smoothcert.types import Norm, UsageError, radius_text
 
 
 @dataclass(kw_only=True)
-class AttackOptions:
+class AttackOptions(Group, panel="Attack"):
     """The settings of the attack."""
-
-    panel: ClassVar[str] = "Attack"
 
     settings: dict[str, Any] = derived({"attack": AttackSettings}, skip=["rows"])
 

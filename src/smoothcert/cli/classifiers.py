@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -16,7 +16,7 @@ from torch import nn
 from smoothcert import data, models
 from smoothcert.certify import Memory, PerInput, Router, Smoothed
 from smoothcert.classifiers import VOTES, Consensus, Denoised, Ensemble
-from smoothcert.cli.options import DataRoot, Device, Threads, hardware, numbers
+from smoothcert.cli.options import DataRoot, Device, Group, Threads, hardware, numbers
 from smoothcert.cli.procedures import with_arithmetic
 from smoothcert.noise import Gaussian, Noise, noise_from_config
 from smoothcert.sampling.sigma import GridSigma, OptimizeSigma, SigmaSolver
@@ -24,10 +24,8 @@ from smoothcert.types import CheckpointError, UsageError
 
 
 @dataclass(kw_only=True)
-class ClassifierOptions:
+class ClassifierOptions(Group, panel="Classifier"):
     """One model, or several that vote, and how they are run."""
-
-    panel: ClassVar[str] = "Classifier"
 
     paths: Annotated[
         list[Path],
@@ -71,10 +69,8 @@ class ClassifierOptions:
 
 
 @dataclass(kw_only=True)
-class DataOptions:
+class DataOptions(Group, panel="Data"):
     """A dataset."""
-
-    panel: ClassVar[str] = "Data"
 
     data_name: Annotated[str, typer.Option("--data", help="A dataset's name, an .npz file or an image folder.")]
     split: Annotated[str, "The part of the dataset."] = "test"
@@ -85,10 +81,8 @@ class DataOptions:
 
 
 @dataclass(kw_only=True)
-class InputOptions:
+class InputOptions(Group, panel="Data"):
     """Inputs of the dataset."""
-
-    panel: ClassVar[str] = "Data"
 
     every: Annotated[int, "Use every N-th input."] = 1
     start: Annotated[int, "First input."] = 0
@@ -96,10 +90,8 @@ class InputOptions:
 
 
 @dataclass(kw_only=True)
-class SigmaOptions:
+class SigmaOptions(Group, panel="Noise per input"):
     """How sigma is chosen for each input, if it is."""
-
-    panel: ClassVar[str] = "Noise per input"
 
     sigma_steps: Annotated[int | None, "Choose sigma for each input by gradient ascent with this many steps."] = None
     sigma_grid: Annotated[str | None, "Choose sigma for each input among these, as a,b,c; or `usual`."] = None

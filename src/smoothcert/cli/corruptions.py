@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import typer
 
 from smoothcert import data
 from smoothcert.classifiers.identity import model_identity
 from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, InputOptions, Seed, load_smoothed
-from smoothcert.cli.options import choice, whole_numbers
+from smoothcert.cli.options import Group, choice, whole_numbers
 from smoothcert.cli.procedures import DrawnNoiseOptions, ProcedureOptions
 from smoothcert.cli.show import Format, Output, picture, radii, save_pictures, show
 from smoothcert.data.subset import select
@@ -23,10 +23,8 @@ from smoothcert.types import UsageError
 
 
 @dataclass(kw_only=True)
-class ShowOptions:
+class ShowOptions(Group, panel="Table and figures"):
     """How results are shown."""
-
-    panel: ClassVar[str] = "Table and figures"
 
     radii: Annotated[tuple[float, ...] | None, radii("Radii of certified accuracy (0)")] = None
     by: Annotated[str, choice("--by", LINES, "What a line stands for")] = "type"

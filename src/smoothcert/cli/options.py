@@ -7,9 +7,9 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, Field, field, fields, is_dataclass
+from dataclasses import MISSING, Field, field, fields
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
 
 import typer
 from typer.models import ArgumentInfo, OptionInfo
@@ -105,17 +105,26 @@ def numbers(text: str, option: str) -> tuple[float, ...]:
         raise UsageError(f"{option} must be numbers such as 0.5,0.3,0.2; got {text!r}.") from None
 
 
+class Group:
+    """A group of options in one help panel; its subclasses are dataclasses."""
+
+    panel: ClassVar[str] = ""
+
+    def __init_subclass__(cls, panel: str = "") -> None:
+        cls.panel = panel or cls.panel
+
+
 def command(function: Callable[..., None]) -> Callable[..., None]:
     """Make a command of a function whose parameters are options, arguments and groups of them.
 
-    A parameter is annotated with its help (an option) or with what typer accepts. A group is a dataclass: its fields
-    are options in the help panel ``panel``, and the function gets one object. A field made by :func:`derived` stands
-    for options derived from other dataclasses. Whole numbers may be written as ``1e5``.
+    A parameter is annotated with its help (an option) or with what typer accepts. The fields of a :class:`Group` are
+    options, and the function gets one object. A field made by :func:`derived` stands for options derived from other
+    dataclasses. Whole numbers may be written as ``1e5``.
 
     Example:
         >>> from dataclasses import dataclass
         >>> @dataclass
-        ... class Size:
+        ... class Size(Group):
         ...     width: Annotated[int, "The width."]
         ...     height: Annotated[int, "The height."] = 1
         >>> def area(size: Size, unit: Annotated[str, "The unit."] = "m²") -> None:
@@ -126,10 +135,10 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
         6 m²
     """
     hints = get_type_hints(function, include_extras=True)
-    groups: dict[str, type[Any]] = {}
+    groups: dict[str, Any] = {}
     parameters: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(function).parameters.items():
-        if is_dataclass(hints[name]):
+        if isinstance(hints[name], type) and issubclass(hints[name], Group):
             groups[name] = hints[name]
             parameters += _group_parameters(hints[name])
         else:
@@ -262,15 +271,15 @@ def _described(cls: type[Any]) -> dict[str, str]:
     return {name: re.split(r"(?<=\.)\s", text)[0] for name, text in texts.items()}
 
 
-def _group_parameters(group: type[Any]) -> list[inspect.Parameter]:
-    hints, panel = get_type_hints(group, include_extras=True), getattr(group, "panel", "")
+def _group_parameters(group: Any) -> list[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
     parameters: list[inspect.Parameter] = []
     for each in fields(group):
         if "classes" in each.metadata:
-            parameters += _derived_parameters(each, panel)
+            parameters += _derived_parameters(each, group.panel)
         else:
             default = inspect.Parameter.empty if each.default is MISSING else each.default
-            parameters.append(_parameter(each.name, hints[each.name], default, panel))
+            parameters.append(_parameter(each.name, hints[each.name], default, group.panel))
     return parameters
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from smoothcert import data, models
-from smoothcert.cli.options import DataRoot, choice, whole_numbers
+from smoothcert.cli.options import DataRoot, Group, choice, whole_numbers
 from smoothcert.cli.results import Results
 from smoothcert.cli.show import picture, radii, save_pictures
 from smoothcert.report.aces import load_components, load_single
@@ -25,7 +25,7 @@ _COPIES = 4
 
 
 @dataclass(kw_only=True)
-class PlotOptions:
+class PlotOptions(Group):
     """Options of single kinds of figures."""
 
     envelope: Annotated[bool, "curve: add the best of the runs at every radius."] = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -11,7 +11,7 @@ import typer
 from smoothcert.certify import PROCEDURES, Procedure
 from smoothcert.certify.simultaneous import simultaneous
 from smoothcert.cli.app import is_address
-from smoothcert.cli.options import build, derived
+from smoothcert.cli.options import Group, build, derived
 from smoothcert.evaluate import Cluster
 from smoothcert.noise import NOISES, Noise, noise_from_config
 from smoothcert.noise.grid import GridNoise
@@ -19,10 +19,8 @@ from smoothcert.types import UsageError
 
 
 @dataclass(kw_only=True)
-class ProcedureOptions:
+class ProcedureOptions(Group, panel="Procedure"):
     """A procedure and its settings."""
-
-    panel: ClassVar[str] = "Procedure"
 
     procedure: Annotated[str, f"How to certify: {', '.join(PROCEDURES)}."] = "cohen"
     settings: dict[str, Any] = derived(PROCEDURES)
@@ -37,7 +35,7 @@ class ProcedureOptions:
     def share(
         self, procedure: Procedure, count: int, device: torch.device | None = None
     ) -> tuple[Procedure, dict[str, Any]]:
-        """Make the procedure for each of ``count`` inputs (of all shards), and the run's record of ``--simultaneous``."""
+        """Make the procedure for each of ``count`` inputs of all shards, and the record of ``--simultaneous``."""
         for value in vars(procedure).values():
             if device is not None and isinstance(value, torch.nn.Module):
                 value.to(device)
@@ -47,10 +45,8 @@ class ProcedureOptions:
 
 
 @dataclass(kw_only=True)
-class NoiseOptions:
+class NoiseOptions(Group, panel="Noise"):
     """A noise and its settings."""
-
-    panel: ClassVar[str] = "Noise"
 
     noise: Annotated[str | None, f"{', '.join(NOISES)}; by default that of the training."] = None
     settings: dict[str, Any] = derived(NOISES, skip=["grid"])
@@ -81,10 +77,8 @@ class DrawnNoiseOptions(NoiseOptions):
 
 
 @dataclass(kw_only=True)
-class ClusterOptions:
+class ClusterOptions(Group, panel="Cluster"):
     """A Ray cluster, or none."""
-
-    panel: ClassVar[str] = "Cluster"
 
     ray: Annotated[
         str | None,
