@@ -63,17 +63,20 @@ def show(
         err: Print the table on stderr, because another file goes to standard output.
         notes: Sentences to print on stderr.
     """
-    if isinstance(table, Sheet):
-        sheet = table
-        table = lambda format: rich_sheet(sheet) if format is None else render_sheet(sheet, format)  # noqa: E731
+
+    def made(format: str | None) -> RenderableType:
+        if not isinstance(table, Sheet):
+            return table(format)
+        return rich_sheet(table) if format is None else render_sheet(table, format)
+
     console = Console(stderr=err)
     if output is not None:
         with saving(output) as temporary:
-            temporary.write_text(str(table(format or "md")), encoding="utf-8")
-    elif format is None and (sys.stderr if err else sys.stdout).isatty() and fits(drawn := table(None), console):
+            temporary.write_text(str(made(format or "md")), encoding="utf-8")
+    elif format is None and (sys.stderr if err else sys.stdout).isatty() and fits(drawn := made(None), console):
         console.print(drawn)
     else:
-        typer.echo(str(table(format or "md")), nl=False, err=err)
+        typer.echo(str(made(format or "md")), nl=False, err=err)
     for sentence in notes:
         typer.echo(f"Note: {sentence}", err=True)
 
