@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from smoothcert.cli.app import app
-from smoothcert.cli.pictures import KINDS, PlotOptions
+from smoothcert.cli.plot import KINDS, PlotOptions
 
 RECIPE = "digits-gaussian-0.25-quick"
 SIGMAS = (0.06, 0.12, 0.18, 0.25, 0.35, 0.5)
@@ -28,7 +28,7 @@ def certify(model: Path, run: Path, *options: object) -> Path:
 
 def draw(output: Path, kind: str, paths: Sequence[Path], **options: object) -> None:
     """Draw a picture, small enough for a page."""
-    figure = KINDS[kind].draw(paths, PlotOptions(**options))
+    figure = KINDS[kind][0](paths, PlotOptions(**options))
     file = output / f"{kind}.png"
     figure.savefig(file, dpi=DPI)
     print(f"{file}: {file.stat().st_size / 1000:.0f} kB")
@@ -53,7 +53,7 @@ def main() -> None:
     given.output.mkdir(parents=True, exist_ok=True)
     draw(given.output, "curve", [runs[1], runs[3], runs[5]], envelope=True, intervals=True)
     draw(given.output, "tradeoff", runs)
-    draw(given.output, "effect", runs, over="noise.sigma", radii="0,0.25,0.5")
+    draw(given.output, "effect", runs, over="noise.sigma", radii=(0, 0.25, 0.5))
     draw(given.output, "confidence", [runs[1], runs[3], runs[5]])
     draw(given.output, "samples", [*early, fixed])
     draw(given.output, "inputs", [fixed])

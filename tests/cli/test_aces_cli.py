@@ -146,7 +146,7 @@ def test_refusals(command, published, tmp_path, shared_data):
         ([*runs], "give its prediction log with --core"),
         ([*runs, "--core", certification], "holds a certification"),
         ([*core, "--runs", tmp_path / "none"], "there is no run folder"),
-        ([*published, "--single", certification], "name the picture with --plot"),
+        ([*published, "--single", certification], "name the figure with --plot"),
         ([*published, "--plot-radius", 1], "name it with --plot"),
         ([*published, "--plot-entropy", tmp_path / "a.png"], "give --plot-radius"),
         ([*published, *runs, "--plot-selection", tmp_path / "a.png"], "give --runs once"),

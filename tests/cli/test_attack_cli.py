@@ -175,7 +175,7 @@ def test_a_run_of_something_else_is_refused(run, checkpoint, stored, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        (["--radii", "0,0.5"], "radii above 0, got 0,0.5"),
+        (["--radii", "0,0.5"], "radii above 0, got 0."),
         (["--radii", "-1"], "0 or larger"),
         (["--radii", "0.5,0.5"], "each given once"),
         (["--radii", "far"], "must read like"),

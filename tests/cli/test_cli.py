@@ -308,7 +308,7 @@ def test_plan(run):
         (["--procedure", "anytime", "--radius", "0.5", "--beta", "1"], "beta must lie"),
         (["--procedure", "staged", "--radius", "0.1", "--stages", "100,100"], "stages must increase"),
         (["--procedure", "staged", "--radius", "0.1", "--stages", "few"], "each of --stages must be a whole number"),
-        (["--procedure", "staged", "--radius", "0.1,0.2"], "--radius takes one number"),
+        (["--procedure", "staged", "--radius", "0.1,0.2"], "--radius accepts one number"),
         (["--runtime", "eagre"], "did you mean 'eager'"),
         (["--sigma", "0"], "sigma must be a positive number"),
         (["--sigma", "nan"], "sigma must be a positive number"),

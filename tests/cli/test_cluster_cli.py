@@ -106,7 +106,7 @@ def test_killing_a_process_in_the_middle_changes_nothing(checkpoint, unbroken, t
         (["--ray-workers", "2"], "--ray-workers is for a Ray cluster; give --ray too."),
         (["--ray", "--ray-workers", "0"], "a cluster needs at least one worker, got 0."),
         (["--ray", "--ray-gpus", "1.5"], "GPUs of a worker must be a fraction of one"),
-        (["--ray=nowhere"], "--ray takes auto, HOST:PORT or ray://HOST:PORT, or nothing; got 'nowhere'."),
+        (["--ray=nowhere"], "--ray accepts auto, HOST:PORT, ray://HOST:PORT or nothing; got 'nowhere'."),
         (["--ray", "--ray-spread"], "only the members of an ensemble can be spread over workers"),
     ],
 )

@@ -98,7 +98,7 @@ def test_runs_made_otherwise_are_refused_before_sampling(run, command, tmp_path)
         (["--types", "saturate"], "saturate is for images of 3 channels, and those of digits have 1"),
         (["--severities", "0"], "a severity is a whole number from 1 to 5, not 0"),
         (["--severities", "1,high"], "each of --severities must be a whole number"),
-        (["--types", "identity"], "identity is the clean set alone; name a corruption too"),
+        (["--types", "identity"], "identity is the clean set; name a corruption too"),
         (["--by", "method"], "unknown --by 'method'"),
         (["--style", "paper"], "unknown --style 'paper'"),
         (["--format", "xls"], "unknown table format 'xls'"),
@@ -139,7 +139,7 @@ def test_a_published_suite(run, tmp_path, monkeypatch):
     assert "2 corruptions, 3 inputs each" in out
     again = ["corruptions", "run", tmp_path / "lenet.safetensors", "--data", "mnist-c", *options]
     assert "have a single severity" in refusal(run(*again, "--severities", 1))
-    assert "has no severities to show; show types instead" in refusal(run(*again, "--by", "severity"))
+    assert "have no severities; show types instead" in refusal(run(*again, "--by", "severity"))
 
 
 def test_published_logs_are_shown_without_a_model(run, shared_data, tmp_path):

@@ -11,7 +11,7 @@ import torch
 from scipy import stats
 
 from smoothcert import Anytime, Cohen, Gaussian, Smoothed, certify_dataset, data, models
-from smoothcert.cli.pictures import KINDS, PlotOptions
+from smoothcert.cli.plot import KINDS, PlotOptions
 from smoothcert.models import CheckpointInfo, save_checkpoint
 from smoothcert.report.metrics import average_certified_radius
 from smoothcert.report.recompute import outcomes_of
@@ -46,7 +46,7 @@ def runs(tmp_path_factory):
 
 
 def draw(kind, *paths, **options):
-    return KINDS[kind].draw(paths, PlotOptions(**options))
+    return KINDS[kind][0](paths, PlotOptions(**options))
 
 
 def test_curves_show_the_sampling_limit_of_every_run(runs):
@@ -59,7 +59,7 @@ def test_curves_show_the_sampling_limit_of_every_run(runs):
 
 
 def test_the_effect_of_a_setting_of_the_run(runs):
-    left, _ = draw("effect", runs / "runs", over="procedure.n", radii="0,0.1").axes
+    left, _ = draw("effect", runs / "runs", over="procedure.n", radii=(0, 0.1)).axes
     (line,) = [line for line in left.get_lines() if line.get_marker() == "o"]
     acr = {100: [], 1100: []}
     for path in (runs / "runs").iterdir():
@@ -78,7 +78,7 @@ def test_the_effect_of_a_setting_of_the_recipe(runs):
         UsageError, match=r"unknown setting of .* 'recipe\.method\.lan'; did you mean 'recipe\.method\.lam'"
     ):
         draw("effect", runs / "runs", over="recipe.method.lan")
-    with pytest.raises(UsageError, match="anytime does not say which checkpoint it came from"):
+    with pytest.raises(UsageError, match="anytime does not record its checkpoint"):
         draw("effect", runs / "early", over="recipe.epochs")
 
 
@@ -149,16 +149,16 @@ def test_the_dataset_may_come_from_a_file(runs, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["runs", "--kind", "curv"], "unknown kind of picture 'curv'; did you mean 'curve'?"),
+        (["runs", "--kind", "curv"], "unknown kind of figure 'curv'; did you mean 'curve'?"),
         (["runs", "--over", "noise.sigma"], "--over is for the kind effect, not for curve."),
         (["runs", "--kind", "samples", "--envelope"], "--envelope is for the kind curve, not for samples."),
         (["runs", "--kind", "effect"], "such as --over noise.sigma"),
         (["runs", "--kind", "effect", "--over", "noise.sigm"], "did you mean 'noise.sigma'"),
         (["runs", "--kind", "effect", "--over", "seed"], "all runs have seed = 0; name runs that differ in it."),
         (["runs", "-o", "curves.gif"], "a picture is saved as .png, .pdf, .svg"),
-        (["runs", "--kind", "inputs"], "inputs are shown of one run folder that smoothcert certified; name one."),
+        (["runs", "--kind", "inputs"], "this figure needs one run folder that smoothcert certified; name one."),
         (["early", "--kind", "inputs", "--index", "3"], "input 3 is not among the 10 of"),
-        (["early", "--kind", "inputs", "--index", "x"], "indices must be whole numbers such as 3,17"),
+        (["early", "--kind", "inputs", "--index", "x"], "each of --index must be a whole number"),
         (["early", "--kind", "inputs", "--data", "digit"], "did you mean 'digits'"),
         (["early", "runs", "--kind", "tradeoff"], "the natural accuracy of anytime is not known"),
         (["nowhere"], "there is no nowhere"),
@@ -191,9 +191,9 @@ def test_published_logs(shared_data):
     for kind in ("confidence", "samples"):
         with pytest.raises(UsageError, match=r"sigma_0\.50 does not hold"):
             draw(kind, log)
-    with pytest.raises(UsageError, match=r"sigma_0\.50 is none"):
+    with pytest.raises(UsageError, match=r"sigma_0\.50 is not one"):
         draw("inputs", log)
-    with pytest.raises(UsageError, match="is a log, which does not tell its settings"):
+    with pytest.raises(UsageError, match="is a log, which does not record its settings"):
         draw("effect", log, over="noise.sigma")
 
 

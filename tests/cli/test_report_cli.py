@@ -100,5 +100,5 @@ def test_refusals(run, log, certified, tmp_path):
 def test_the_demo_ends_with_its_own_numbers():
     text = summary(Outcomes("run", range(8), [1] * 8, [1] * 6 + [2, -1], [0.3] * 5 + [0.2, 0.9, 0.0]))
     assert "75.0% of 8 test digits correctly" in text
-    assert "no answer to 12.5%" in text
+    assert "abstains on 12.5%" in text
     assert "For 62.5% of them" in text

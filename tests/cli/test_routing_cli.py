@@ -75,7 +75,7 @@ def test_aces_keeps_votes_from_which_every_threshold_follows(run, folder, tmp_pa
         (["--theta", 0.5], "--theta is an option of aces, not of cohen"),
         (["--core-model", "core.safetensors"], "--core-model is an option of aces"),
         (["--sigma-steps", 5, "--sigma-grid", "usual"], "not both"),
-        (["--memory", "balls.safetensors"], "--memory is for a sigma chosen for every input"),
+        (["--memory", "balls.safetensors"], "--memory is for a sigma chosen for each input"),
         (["--sigma-steps", 5, "--noise", "uniform", "--lam", 1], "Gaussian noise only"),
     ],
 )

@@ -74,7 +74,7 @@ def test_recipes_are_listed_and_shown(run, tmp_path):
         (("train", "digits-gausian-0.25-quick"), "did you mean 'digits-gaussian-0.25-quick'"),
         (("train", "digits-gaussian-0.25-quick", "--set", "epoch=3"), "did you mean 'epochs'"),
         (("train", "digits-gaussian-0.25-quick", "--set", "epochs=many"), "epochs must be a valid integer"),
-        (("train", "digits-gaussian-0.25-quick", "--processes", "0"), "--processes and --nodes must be at least 1"),
+        (("train", "digits-gaussian-0.25-quick", "--processes", "0"), "--processes must be at least 1"),
         (("train", "digits-gaussian-0.25-quick", "--threads", "0"), "--threads must be at least 1"),
         (("train", "digits-gaussian-0.25-quick", "--set", "model=lenet"), "accepts images of 28×28"),
         (("train", "digits-gaussian-0.25-quick", "--set", "holdout=5000"), "none is left"),

@@ -17,11 +17,11 @@ from smoothcert.types import SmoothcertError
 
 _STOPPED = 130  # the exit code of a command stopped by Ctrl-C
 _CONTINUES = "stopped; the same command continues where this one ended."
-_usual_warning = warnings.formatwarning
+_format_warning = warnings.formatwarning
 
 
 def main() -> None:
-    """Run the command line: an error is one sentence on stderr; 2 for wrong use, 1 for a failure, 130 for Ctrl-C."""
+    """Run the command line: an error is one sentence on stderr; exit code 2 for wrong use, 1 otherwise."""
     sys.exit(_run(sys.argv[1:]))
 
 
@@ -31,7 +31,7 @@ def _run(arguments: list[str]) -> int:
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="replace")  # a terminal that lacks a character shows a question mark
-        with stopping_at_once():
+        with exiting_on_interrupt():
             from smoothcert.cli.app import run
 
         code = run(arguments)
@@ -55,20 +55,20 @@ def _run(arguments: list[str]) -> int:
 
 
 @contextmanager
-def stopping_at_once() -> Iterator[None]:
-    """End the process on Ctrl-C while modules are imported: an exception there leaves libraries half-initialised."""
+def exiting_on_interrupt() -> Iterator[None]:
+    """Exit on Ctrl-C while modules are imported: an exception there leaves libraries half-initialised."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         yield
         return
-    usual = signal.signal(signal.SIGINT, lambda *_: os._exit(_fail(_CONTINUES, _STOPPED)))
+    previous = signal.signal(signal.SIGINT, lambda *_: os._exit(_fail(_CONTINUES, _STOPPED)))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, usual)
+        signal.signal(signal.SIGINT, previous)
 
 
 def _interrupted(error: BaseException | None) -> bool:
-    """Whether an error is Ctrl-C, or what a library made of it while it was imported."""
+    """Whether an error is Ctrl-C, or was raised because of it."""
     while error is not None:
         if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
             return True
@@ -82,7 +82,7 @@ def _fail(message: str, code: int) -> int:
 
 
 def _warning(message: Any, category: type[Warning], filename: str, *place: Any, **line: Any) -> str:
-    """A warning of this package as one sentence, without the place in the code; others as usual."""
+    """Format a warning of this package as one sentence, without the line of code."""
     if Path(filename).is_relative_to(Path(__file__).parents[1]):
         return f"smoothcert: {message}\n"
-    return _usual_warning(message, category, filename, *place, **line)
+    return _format_warning(message, category, filename, *place, **line)

@@ -1,56 +1,28 @@
-"""``smoothcert aces``: evaluate ACES at every threshold, from stored results."""
+"""``smoothcert aces``."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from smoothcert.cli.options import check_choice
-from smoothcert.cli.show import Format, Output, Radii, show
-from smoothcert.report.aces import Components, check_comparable, load_components, load_single
-from smoothcert.report.metrics import parse_radii
+from smoothcert.cli.show import Format, Output, Radii, picture, save_pictures, show
+from smoothcert.report.aces import check_comparable, load_components, load_single
 from smoothcert.report.tables.aces import aces_table, parse_thetas, render_aces, rich_aces
-from smoothcert.report.tables.layout import FORMATS
 from smoothcert.types import UsageError
 
 
 def aces(
-    runs: Annotated[
-        list[Path],
-        typer.Option(
-            "--runs",
-            help="The certifier: a run folder of the procedure aces, or the common prefix of published logs "
-            "(PREFIX_certification, PREFIX_selection_0.00, …). May be repeated.",
-        ),
-    ],
-    core: Annotated[
-        Path | None, typer.Option(help="Predictions of the core: a log (idx, label, predict) or its imported run.")
-    ] = None,
-    theta: Annotated[
-        str | None, typer.Option(help="Thresholds, as a,b,c or FIRST:LAST:STEP; by default 0, 0.1, …, 1.")
-    ] = None,
+    runs: Annotated[list[Path], "A run of the procedure aces, or the prefix of published logs. May be repeated."],
+    core: Annotated[Path | None, "Predictions of the core: a log (idx, label, predict) or its imported run."] = None,
+    theta: Annotated[str | None, "Thresholds, as a,b,c or FIRST:LAST:STEP; by default 0, 0.1, …, 1."] = None,
     radii: Radii = None,
     format: Format = None,
     output: Output = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw robustness over natural accuracy: .png, .pdf or .svg.")
-    ] = None,
-    plot_radius: Annotated[
-        float | None,
-        typer.Option(help="In the picture of --plot, certified accuracy at this radius instead of the ACR.", min=0),
-    ] = None,
-    single: Annotated[
-        list[Path] | None,
-        typer.Option(help="A smoothed classifier to show as a point in the picture: a run or a log. May be repeated."),
-    ] = None,
-    plot_selection: Annotated[
-        Path | None, typer.Option(help="Draw the certified radii of the selection at the thresholds.")
-    ] = None,
-    plot_entropy: Annotated[
-        Path | None, typer.Option(help="Draw what is certified over the median entropy, at --plot-radius.")
-    ] = None,
+    plot: Annotated[Path | None, picture("Draw robustness over natural accuracy: .png, .pdf or .svg.")] = None,
+    plot_radius: Annotated[float | None, "Certified accuracy at this radius in figures, instead of the ACR."] = None,
+    single: Annotated[list[Path] | None, "A run or log to show as a point in the figure. May be repeated."] = None,
+    plot_selection: Annotated[Path | None, picture("Draw the certified radii of the selection.")] = None,
+    plot_entropy: Annotated[Path | None, picture("Draw the inputs certified at --plot-radius by entropy.")] = None,
 ) -> None:
     """Compose a certifier, its selector and an accurate core (ACES), at any threshold and without new samples.
 
@@ -62,55 +34,35 @@ def aces(
     **Examples**
 
         smoothcert aces --runs runs/cifar10-aces --theta 0.1,0.3 --radii 0:1:0.25
-
         smoothcert aces --runs logs/cifar10_consistency_025 --core logs/lanet_core_prediction --plot pareto.png
     """
     thetas = parse_thetas(theta) if theta is not None else None
-    wanted = parse_radii(radii) if radii is not None else None
     if single and plot is None:
-        raise UsageError("--single shows a point in a picture; name the picture with --plot.")
+        raise UsageError("--single shows a point in a figure; name the figure with --plot.")
     if plot_radius is not None and plot is None and plot_entropy is None:
-        raise UsageError("--plot-radius is about a picture; name it with --plot or --plot-entropy.")
+        raise UsageError("--plot-radius is about a figure; name it with --plot or --plot-entropy.")
     if len(runs) > 1 and (plot_selection or plot_entropy):
         raise UsageError("--plot-selection and --plot-entropy show one run; give --runs once.")
     if plot_entropy is not None and plot_radius is None:
         raise UsageError("--plot-entropy counts what is certified at a radius; give --plot-radius.")
     parts = [load_components(path, core, thetas=thetas) for path in runs]
     check_comparable(parts)
-    table = aces_table(parts, thetas, wanted)
-    check_choice("table format", format, FORMATS)  # before anything is drawn
-    _draw(parts, thetas, plot, plot_radius, single or [], plot_selection, plot_entropy)
+    table = aces_table(parts, thetas, radii)
+    if plot or plot_selection or plot_entropy:
+        from smoothcert.report.figures.aces import entropy_figure, pareto_figure, selection_figure
+
+        figures = {}
+        if plot is not None:
+            figures[plot] = pareto_figure(parts, [load_single(path) for path in single or ()], radius=plot_radius)
+        if plot_selection is not None:
+            figures[plot_selection] = selection_figure(parts[0], thetas or (0.1, 0.3, 0.5, 0.7))
+        if plot_entropy is not None and plot_radius is not None:
+            chosen = thetas[0] if thetas is not None and len(thetas) == 1 else None
+            figures[plot_entropy] = entropy_figure(parts[0], plot_radius, theta=chosen)
+        save_pictures(figures)
     show(
         lambda wanted: rich_aces(table) if wanted is None else render_aces(table, wanted),
         format,
         output,
         notes=table.notes if format == "csv" else (),
     )
-
-
-def _draw(
-    parts: list[Components],
-    thetas: tuple[float, ...] | None,
-    plot: Path | None,
-    plot_radius: float | None,
-    single: list[Path],
-    plot_selection: Path | None,
-    plot_entropy: Path | None,
-) -> None:
-    if not (plot or plot_selection or plot_entropy):
-        return
-    from smoothcert.report.figures import aces as aces_plots  # matplotlib takes a second to load
-    from smoothcert.report.figures.style import save_figure
-
-    # All are drawn before the first is saved.
-    figures = {}
-    if plot is not None:
-        figures[plot] = aces_plots.pareto_figure(parts, [load_single(path) for path in single], radius=plot_radius)
-    if plot_selection is not None:
-        figures[plot_selection] = aces_plots.selection_figure(parts[0], thetas or (0.1, 0.3, 0.5, 0.7))
-    if plot_entropy is not None and plot_radius is not None:
-        chosen = thetas[0] if thetas is not None and len(thetas) == 1 else None
-        figures[plot_entropy] = aces_plots.entropy_figure(parts[0], plot_radius, theta=chosen)
-    for path, figure in figures.items():
-        save_figure(figure, path)
-        typer.echo(f"Picture: {path}", err=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -10,7 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import smoothcert
-from smoothcert.cli import stopping_at_once
+from smoothcert.cli import exiting_on_interrupt
 from smoothcert.cli.options import command
 from smoothcert.types import UsageError
 
@@ -21,7 +22,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "train": (START, "train:train", "Train a classifier for smoothing by a recipe."),
     "recipes list": ("", "train:list_recipes", "List the recipes."),
     "recipes show": ("", "train:show_recipe", "Print a recipe as YAML."),
-    "denoiser": (START, "denoiser:denoiser", "Train a denoiser for a classifier that was not trained on noise."),
+    "denoiser": (START, "train:denoiser", "Train a denoiser for a classifier that was not trained on noise."),
     "doctor": (CERTIFY, "doctor:doctor", "Check a model and its data before a long run."),
     "plan": (CERTIFY, "plan:plan", "Compute the cost of a certification before sampling."),
     "certify": (CERTIFY, "certify:certify", "Certify inputs of a dataset and keep the votes in a run folder."),
@@ -32,15 +33,15 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "corruptions run": ("", "corruptions:run", "Certify a model on every corruption of a suite."),
     "corruptions table": ("", "corruptions:table", "Compare methods on suites of corruptions."),
     "table": (COMPARE, "results:table", "Show certified accuracy and ACR of runs and logs."),
-    "compare": (COMPARE, "compare:compare", "Test whether the difference between runs is real."),
+    "compare": (COMPARE, "results:compare", "Test whether the difference between runs is real."),
     "aces": (COMPARE, "aces:aces", "Evaluate a composition (ACES) at every threshold."),
     "plot": (COMPARE, "plot:plot", "Draw figures of runs and logs."),
     "report": (COMPARE, "report:report", "Write one HTML page about runs."),
-    "info": (FILES, "results:info", "Show what a run folder or a checkpoint holds."),
-    "merge": (FILES, "merge:merge", "Merge the shards of a run."),
+    "info": (FILES, "results:info", "Describe a run folder or a checkpoint."),
+    "merge": (FILES, "results:merge", "Merge the shards of a run."),
     "import": (FILES, "results:import_logs", "Turn logs of earlier systems into run folders."),
     "export": (FILES, "results:export", "Write a run as a log that earlier systems read."),
-    "data list": ("", "data:list_datasets", "List the datasets known by name."),
+    "data list": ("", "data:list_datasets", "List the named datasets."),
     "data fetch": ("", "data:fetch", "Download datasets."),
 }
 """Panel, place and short help of every command."""
@@ -52,17 +53,19 @@ GROUPS = {
 }
 
 _LOOK: dict[str, Any] = {"rich_markup_mode": "markdown"}
-_HELP_NAMES = {"help_option_names": ["-h", "--help"]}
-_UsageMistake: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException, wherever this typer keeps it
+_ClickError: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException, wherever this version of typer keeps it
+_ADDRESS = re.compile(r"local|auto|ray://.+|[^/\\]+:[0-9]+")
 
 
 class _Quiet:
-    """Help that shows no type for flags, which take no value."""
+    """Help that shows no type for flags and arguments."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         for parameter in self.get_params(ctx):  # type: ignore[attr-defined]
             if getattr(parameter, "is_flag", False):
                 parameter.metavar = ""
+            elif parameter.param_type_name == "argument":
+                parameter.display_type_rich = lambda ctx: None
         super().format_help(ctx, formatter)  # type: ignore[misc]
 
 
@@ -81,7 +84,7 @@ class _Group(_Quiet, TyperGroup):
 
 
 class _Unloaded(TyperCommand):
-    """What is known of a command before its module is imported."""
+    """A command whose module is not imported yet."""
 
     def __init__(self, full_name: str) -> None:
         panel, self.place, text = COMMANDS[full_name]
@@ -90,7 +93,7 @@ class _Unloaded(TyperCommand):
     def load(self) -> Any:
         module, _, function = self.place.partition(":")
         single = typer.Typer(add_completion=False, **_LOOK)
-        with stopping_at_once():
+        with exiting_on_interrupt():
             found = getattr(importlib.import_module(f"smoothcert.cli.{module}"), function)
         single.command(self.name, cls=_Command)(command(found))
         return typer.main.get_command(single)
@@ -114,7 +117,7 @@ app = typer.Typer(
     name="smoothcert",
     cls=_Root,
     no_args_is_help=True,
-    context_settings=_HELP_NAMES,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Certified robustness by randomized smoothing: prove how far an input can be perturbed before the answer "
     "changes.\n\nStart with `smoothcert demo`.",
     **_LOOK,
@@ -136,40 +139,37 @@ def _options(
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command in this process.
-
-    Returns:
-        Its exit code.
+    """Run a command in this process and return its exit code.
 
     Raises:
-        UsageError: If an option is unknown, missing or wrong.
+        UsageError: If an option is unknown, missing or invalid.
     """
     try:
         return int(app(with_address(arguments), standalone_mode=False) or 0)
-    except _UsageMistake as error:
+    except _ClickError as error:
         message = error.format_message()  # type: ignore[attr-defined]
         if type(error).__name__ == "NoArgsIsHelpError":
             typer.echo(message)
             return 2
-        if "Value error, " in message:  # a sentence of ours
+        if "Value error, " in message:  # raised by a parser of ours
             raise UsageError(message.partition("Value error, ")[2]) from error
         raise UsageError(f"{' '.join(message.split())} Run with --help for the options.") from error
 
 
+def is_address(text: str) -> bool:
+    """Tell whether a text can be the address of a Ray cluster."""
+    return _ADDRESS.fullmatch(text) is not None
+
+
 def with_address(arguments: Sequence[str]) -> list[str]:
-    """The arguments of a command, with an address after each ``--ray`` that has none.
+    """Return the arguments with ``local`` as the address of each ``--ray`` that has none.
 
     Example:
         >>> with_address(["certify", "--ray", "lenet.safetensors"])
         ['certify', '--ray=local', 'lenet.safetensors']
-        >>> with_address(["certify", "lenet.safetensors", "--ray", "10.0.0.1:6379"])
-        ['certify', 'lenet.safetensors', '--ray', '10.0.0.1:6379']
     """
-    if "--ray" not in arguments:
-        return list(arguments)
-    from smoothcert.cli.cluster import ADDRESS, LOCAL
-
+    following = [*arguments[1:], ""]
     return [
-        f"--ray={LOCAL}" if argument == "--ray" and not ADDRESS.fullmatch(after) else argument
-        for argument, after in zip(arguments, [*arguments[1:], ""], strict=False)
+        "--ray=local" if argument == "--ray" and not is_address(after) else argument
+        for argument, after in zip(arguments, following, strict=False)
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,18 +10,18 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.progress import track
-from torch import nn
 
-from smoothcert.certify import Aces, Cohen, Procedure, Smoothed
+from smoothcert.certify import Cohen
 from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, InputOptions, Seed, SigmaOptions, load_smoothed
-from smoothcert.cli.cluster import ClusterOptions
-from smoothcert.cli.merge import Shard, parse_shard
-from smoothcert.cli.procedures import DrawnNoiseOptions, ProcedureOptions
-from smoothcert.cli.results import show_savings, show_table
+from smoothcert.cli.procedures import ClusterOptions, DrawnNoiseOptions, ProcedureOptions
+from smoothcert.cli.results import show_savings
+from smoothcert.cli.show import show_accuracy
 from smoothcert.data.subset import select
 from smoothcert.evaluate import certify_dataset
+from smoothcert.noise import Noise
 from smoothcert.report.recompute import outcomes_of
 from smoothcert.store.run import clear_run
+from smoothcert.types import UsageError
 
 
 def certify(
@@ -32,63 +33,43 @@ def certify(
     each: SigmaOptions,
     over: ClusterOptions,
     seed: Seed = None,
-    shard: Shard = None,
-    run: Annotated[
-        Path | None,
-        typer.Option(
-            "--run", help="Run folder; by default one under runs/ named after model, data, noise and settings."
-        ),
-    ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Delete what the run folder holds and start again.")] = False,
+    shard: Annotated[str | None, typer.Option(metavar="I/K", help="Certify the I-th of K equal shares.")] = None,
+    run: Annotated[Path | None, "Run folder; by default in runs/, named after model, data and settings."] = None,
+    fresh: Annotated[bool, "Delete the earlier run in the folder first."] = False,
 ) -> None:
     """Certify inputs of a dataset, and keep the votes in a run folder.
 
     Stop it at any time; the same command continues. `cohen` finds the largest radius with a fixed number of samples;
-    `anytime` and `staged` decide whether given radii hold, usually with a hundredth of them. Several models vote as
-    one; with `--first K` the later ones are evaluated only where the first K disagree. `aces` sends inputs on which the
-    model is uncertain to an accurate core without a guarantee. With `--router` each model is an expert with its own
-    noise, and a certified selector chooses between them. A certificate is false with probability at most α.
+    `anytime` and `staged` decide whether given radii hold, usually with a hundredth of them. Several models vote; with
+    `--first K` the later ones run only where the first K disagree. `aces` sends inputs on which the model is uncertain
+    to an accurate core without a guarantee. With `--router` each model is an expert under its noise, and a certified
+    selector chooses between them. A certificate is false with probability at most α.
 
     **Examples**
 
         smoothcert certify demo/models/sigma-0.25.safetensors --data digits
-
         smoothcert certify lenet.safetensors --data mnist --procedure anytime --radius 0.5
-
         smoothcert certify cohen.pth.tar --data cifar10 --sigma 0.5 --every 20
-
-        smoothcert certify models/mnist-uniform-1.00-quick --data mnist --norm linf
-
         smoothcert certify a.safetensors b.safetensors c.safetensors --data mnist --first 2
-
         smoothcert certify lenet.safetensors --data mnist --procedure aces --core-model clean.safetensors --theta 0.3
-
         smoothcert certify s25.safetensors s50.safetensors --router selector.safetensors --data mnist
-
         smoothcert certify clean.safetensors --denoiser dncnn-0.25 --data cifar10
-
         smoothcert certify lenet.safetensors --data mnist --sigma-steps 100 --memory balls.safetensors
-
-        smoothcert certify lenet.safetensors --data mnist --every 20 --simultaneous
-
-        smoothcert certify lenet.safetensors --data mnist --shard 1/4
-
         smoothcert certify resnet50.safetensors --data images/imagenet --ray 10.0.0.1:6379 --ray-gpus 1
     """
     chosen, procedure, cluster = noise.build(), how.build(), over.build()
-    share = None if shard is None else parse_shard(shard)
-    smoothed, dataset, source = load_smoothed(classifier, about, chosen, each.make, exact=noise.exact)
-    move_models(procedure, smoothed)
+    part = None if shard is None else _shard(shard)
+    dataset = about.load()
+    smoothed, source = load_smoothed(classifier, [dataset], chosen, each.make, exact=noise.exact)
     selected = select(len(dataset), **vars(inputs))
-    per_input, shared = how.share(procedure, len(selected))
-    parts = [classifier.name, dataset.name, *_noise_name(smoothed), *(["chosen-sigma"] if each.chosen else [])]
-    parts += [procedure.name, *_changed(procedure), *_changed(inputs)]
-    parts += ["simultaneous"] if how.simultaneous else []
-    parts += [] if seed is None else [f"seed-{seed}"]
-    parts += [] if share is None else ["shard-{}-of-{}".format(*share)]
-    folder = run or Path("runs") / "-".join(parts)
+    per_input, shared = how.share(procedure, len(selected), smoothed.device)
+    names = [classifier.name, dataset.name, *_noise_names(smoothed.noise), *["chosen-sigma"] * each.chosen]
+    names += [procedure.name, *_changed(procedure), *_changed(inputs), *["simultaneous"] * how.simultaneous]
+    names += [] if seed is None else [f"seed-{seed}"]
+    names += [] if part is None else ["shard-{}-of-{}".format(*part)]
+    folder = run or Path("runs") / "-".join(names)
     if fresh:
-        smoothed.check(dataset[selected[0]][0], per_input)  # what is refused must not delete anything
+        smoothed.check(dataset[selected[0]][0], per_input)  # a command that is refused must not delete anything
         clear_run(folder)
     finished = certify_dataset(
         smoothed,
@@ -96,7 +77,7 @@ def certify(
         per_input,
         run=folder,
         **vars(inputs),
-        shard=share,
+        shard=part,
         seed=seed,
         source=source | shared,
         cluster=cluster,
@@ -105,7 +86,7 @@ def certify(
         smoothed.memory.save()
         smoothed.memory.close()
     outcomes = outcomes_of(finished)
-    show_table([outcomes])
+    show_accuracy([outcomes])
     show_savings(finished)
     if not (outcomes.predict >= 0).any():
         typer.echo("Warning: the model abstained on every input; `smoothcert doctor` looks for the reason.", err=True)
@@ -117,8 +98,8 @@ def predict(
     noise: DrawnNoiseOptions,
     inputs: InputOptions,
     classifier: ClassifierOptions,
-    votes: Annotated[int, typer.Option(help="Samples per input.")] = 1_000,
-    alpha: Annotated[float, typer.Option(help="Probability that an answer is wrong.")] = 0.001,
+    votes: Annotated[int, "Samples per input."] = 1_000,
+    alpha: Annotated[float, "Probability that an answer is wrong."] = 0.001,
     seed: Seed = None,
 ) -> None:
     """Print the smoothed classifier's class for inputs of a dataset: fewer samples than `certify`, no radius.
@@ -128,11 +109,11 @@ def predict(
     **Examples**
 
         smoothcert predict demo/models/sigma-0.25.safetensors --data digits
-
         smoothcert predict lenet.safetensors --data mnist --start 7 --stop 8 --votes 10000
     """
     chosen, settings = noise.build(), Cohen(n=votes, alpha=alpha)
-    smoothed, dataset, _ = load_smoothed(classifier, about, chosen, exact=noise.exact)
+    dataset = about.load()
+    smoothed, _ = load_smoothed(classifier, [dataset], chosen, exact=noise.exact)
     indices = select(len(dataset), **vars(inputs))
     correct = abstained = 0
     lines: dict[int, str] = {}
@@ -145,23 +126,21 @@ def predict(
         abstained += answer.abstained
     typer.echo("idx\tlabel\tpredict\tp_value")
     typer.echo("\n".join(lines[index] for index in indices))
-    typer.echo(
-        f"{correct} of {len(indices)} correct, {abstained} abstained (n = {votes}, alpha = {alpha:g}).", err=True
-    )
+    total = f"{correct} of {len(indices)} correct, {abstained} abstained"
+    typer.echo(f"{total} (n = {votes}, alpha = {alpha:g}).", err=True)
 
 
-def move_models(procedure: Procedure, smoothed: Smoothed) -> None:
-    """Move the models of a procedure to the device of the classifier."""
-    if isinstance(procedure, Aces):
-        for model in (procedure.core, procedure.selector):
-            if isinstance(model, nn.Module):
-                model.to(smoothed.device)
+def _shard(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
+    if not found:
+        raise UsageError(f"--shard must be I/K, such as 2/5 for the second of five shards, got {text!r}.")
+    return int(found[1]), int(found[2])
 
 
-def _noise_name(smoothed: Smoothed) -> list[str]:
-    noise = smoothed.noise.config()
-    grid = [f"grid-{noise.pop('grid')}"] if "grid" in noise else []
-    return [*map(str, noise.values()), *grid]
+def _noise_names(noise: Noise) -> list[str]:
+    config = noise.config()
+    grid = [f"grid-{config.pop('grid')}"] if "grid" in config else []
+    return [*map(str, config.values()), *grid]
 
 
 def _changed(settings: Any) -> list[str]:

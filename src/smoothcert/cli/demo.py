@@ -1,4 +1,4 @@
-"""``smoothcert demo``: the whole way from data to a report on certified accuracy, on the bundled digits."""
+"""``smoothcert demo``."""
 
 from __future__ import annotations
 
@@ -12,29 +12,31 @@ import typer
 from smoothcert import data, models
 from smoothcert.certify import Aces, Cohen, Procedure, Smoothed
 from smoothcert.cli.options import output_folder
+from smoothcert.cli.plot import PlotOptions, draw_curve
 from smoothcert.cli.procedures import with_arithmetic
 from smoothcert.cli.report import find_dataset
-from smoothcert.cli.results import show_table
+from smoothcert.cli.show import show_accuracy
 from smoothcert.evaluate import certify_dataset
 from smoothcert.noise import Gaussian
 from smoothcert.report.metrics import abstention_rate, certified_accuracy, clean_accuracy
 from smoothcert.report.page.html import report_html, write_report
-from smoothcert.store import Outcomes, Result, Run
+from smoothcert.report.recompute import outcomes_of
+from smoothcert.store import Outcomes, Run
 from smoothcert.training import METHODS, TrainingSettings, train
 
 SIGMAS = (0.12, 0.25)
 RADIUS = 0.25
-"""The radius that the last sentences are about."""
+"""The radius in the summary."""
 
 _ACES_SIGMA = 0.5
-_CORE_SIGMA = 0.01  # next to no noise: accurate on clean digits, helpless under noise
+_CORE_SIGMA = 0.01  # next to no noise: accurate on clean digits, useless under noise
 
 
 def demo(
-    output: Annotated[Path, output_folder("Where models, runs and the report go.")] = Path("demo"),
-    n: Annotated[int, typer.Option("--n", help="Estimation samples per input.")] = 10_000,
-    every: Annotated[int, typer.Option(help="Use every N-th test digit.")] = 5,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Delete earlier models and runs and start again.")] = False,
+    output: Annotated[Path, output_folder("Folder for models, runs and the report.")] = Path("demo"),
+    n: Annotated[int, "Estimation samples per input."] = 10_000,
+    every: Annotated[int, "Use every N-th test digit."] = 5,
+    fresh: Annotated[bool, "Delete earlier models and runs and start again."] = False,
 ) -> None:
     """Train on the bundled digits at two noise levels, certify, compare, and write a report, in under three minutes.
 
@@ -43,10 +45,8 @@ def demo(
     **Examples**
 
         smoothcert demo
-
         smoothcert demo --n 100000 --every 10 -o /tmp/demo --fresh
     """
-    from smoothcert.report.figures.curves import certified_accuracy_figure
     from smoothcert.report.figures.style import save_figure
 
     if fresh:
@@ -62,26 +62,21 @@ def demo(
     model = _model(output / "models" / f"sigma-{_ACES_SIGMA:.2f}.safetensors", _ACES_SIGMA, epochs=20)
     procedure = Aces(core=core.model, n=n, theta=0.5)
     runs.append(_certify(model, _ACES_SIGMA, procedure, output / "runs" / f"aces-{_ACES_SIGMA:.2f}", every))
-    results = [Result(run.name, run) for run in runs]
-    outcomes = [result.outcomes for result in results]
-    show_table(outcomes)
-    limits = {result.name: limit for result in results if (limit := result.sampling_limit) is not None}
-    picture, page = output / "certified-accuracy.png", output / "report.html"
-    save_figure(certified_accuracy_figure(outcomes, limits=limits, title="Digits, Gaussian training"), picture)
-    write_report(
-        page,
-        report_html([run.path for run in runs], title="Digits, certified", find_dataset=find_dataset),
-    )
+    outcomes = [outcomes_of(run) for run in runs]
+    show_accuracy(outcomes)
+    picture, page, paths = output / "certified-accuracy.png", output / "report.html", [run.path for run in runs]
+    save_figure(draw_curve(paths, PlotOptions(title="Digits, Gaussian training")), picture)
+    write_report(page, report_html(paths, title="Digits, certified", find_dataset=find_dataset))
     typer.echo(f"\n{summary(outcomes[1])}\n\nModels: {output / 'models'}\nRuns: {output / 'runs'}\nPicture: {picture}")
     typer.echo(f"Report: {page}")
 
 
 def summary(outcomes: Outcomes) -> str:
-    """What a run found out, for somebody who sees such numbers for the first time."""
+    """Explain the result of a run to somebody who sees such numbers for the first time."""
     right, proved = clean_accuracy(outcomes), float(certified_accuracy(outcomes, RADIUS)[0])
     return (
         f"The model trained with σ = {SIGMAS[-1]:g} classifies {right:.1%} of {len(outcomes)} test digits correctly, "
-        f"and gives no answer to {abstention_rate(outcomes):.1%}.\n"
+        f"and abstains on {abstention_rate(outcomes):.1%}.\n"
         f"For {proved:.1%} of them it is proved that no change "
         f"of the image up to ℓ2 length {RADIUS:g} can alter the right answer.\nEach such statement is wrong with "
         "probability at most 0.001. A larger σ trades accuracy at 0 for larger radii.\nOpen the report in a browser to "
@@ -90,7 +85,6 @@ def summary(outcomes: Outcomes) -> str:
 
 
 def _model(path: Path, sigma: float, epochs: int = 40) -> models.Checkpoint:
-    """The checkpoint, trained where it is missing."""
     if not path.exists():
         torch.manual_seed(0)
         model = models.build("digits-cnn")
@@ -102,11 +96,6 @@ def _model(path: Path, sigma: float, epochs: int = 40) -> models.Checkpoint:
 
 def _certify(checkpoint: models.Checkpoint, sigma: float, procedure: Procedure, run: Path, every: int) -> Run:
     digits = data.load("digits", split="test")
-    return certify_dataset(
-        Smoothed(checkpoint.model, with_arithmetic(Gaussian(sigma), digits.levels, None)),
-        digits,
-        procedure,
-        run=run,
-        every=every,
-        source={"checkpoint": str(checkpoint.path), "sha256": checkpoint.sha256},
-    )
+    smoothed = Smoothed(checkpoint.model, with_arithmetic(Gaussian(sigma), digits.levels, None))
+    source = {"checkpoint": str(checkpoint.path), "sha256": checkpoint.sha256}
+    return certify_dataset(smoothed, digits, procedure, run=run, every=every, source=source)

@@ -1,4 +1,4 @@
-"""``smoothcert doctor``: what would invalidate certificates or waste a long run."""
+"""``smoothcert doctor``."""
 
 from __future__ import annotations
 
@@ -10,22 +10,19 @@ from typing import Annotated
 import typer
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.markup import escape
 from rich.table import Table
 
 from smoothcert import models
-from smoothcert.cli.certify import move_models
 from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, InputOptions, load_smoothed, trained_noise
-from smoothcert.cli.options import check_choice
+from smoothcert.cli.options import choice
 from smoothcert.cli.procedures import DrawnNoiseOptions, ProcedureOptions
 from smoothcert.data.subset import select
 from smoothcert.doctor import Finding, Level, examine
-from smoothcert.doctor.examine import STEPS
 from smoothcert.noise import Noise
 from smoothcert.types import UsageError
 
 _STYLES = {Level.INFO: ("ok", "green"), Level.WARNING: ("warning", "yellow"), Level.ERROR: ("ERROR", "bold red")}
-_FORMATS = ("table", "json")
 
 
 def doctor(
@@ -35,7 +32,7 @@ def doctor(
     inputs: InputOptions,
     classifier: ClassifierOptions,
     seconds: Annotated[float, typer.Option(min=1, help="How long the examination may take.")] = 60.0,
-    format: Annotated[str, typer.Option("--format", "-f", help="table or json.")] = "table",
+    format: Annotated[str, choice("format", ["table", "json"], "Format", "--format", "-f")] = "table",
 ) -> None:
     """Look for what would invalidate certificates or waste a long run, before it starts.
 
@@ -44,27 +41,20 @@ def doctor(
     σ with that of the training, measures accuracy with and without noise, forecasts abstentions, and measures runtimes
     and the time of the planned run. Each finding says what to do.
 
-    Exit code: 0 if there is no error (there may be warnings), 1 if an error was found and the run should not be
-    started, 2 if the examination itself could not be made.
+    Exit code: 0 without errors (there may be warnings), 1 if an error was found and the run should not be started, 2 if
+    the examination itself could not be made.
 
     **Examples**
 
         smoothcert doctor demo/models/sigma-0.25.safetensors --data digits
-
         smoothcert doctor lenet.safetensors --data mnist --sigma 0.5 --procedure anytime --radius 0.5
-
         smoothcert doctor cohen.pth.tar --data cifar10 --sigma 0.5 --every 20 --format json
     """
-    check_choice("format", format, _FORMATS)
     chosen, procedure = noise.build(), how.build()
-    smoothed, dataset, _ = load_smoothed(classifier, about, chosen, exact=noise.exact)
-    move_models(procedure, smoothed)
-    selected = select(len(dataset), **vars(inputs))
-    procedure, _ = how.share(procedure, len(selected))
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=len(STEPS))
+    dataset = about.load()
+    smoothed, _ = load_smoothed(classifier, [dataset], chosen, exact=noise.exact)
+    procedure, _ = how.share(procedure, len(select(len(dataset), **vars(inputs))), smoothed.device)
+    with Console(stderr=True).status("") as status:
         found = examine(
             smoothed,
             dataset,
@@ -72,7 +62,7 @@ def doctor(
             **vars(inputs),
             trained=_trained(classifier),
             seconds=seconds,
-            progress=lambda step: bar.update(task, description=step, completed=STEPS.index(step)),
+            progress=status.update,
         )
     if format == "json":
         typer.echo(json.dumps([finding.as_dict() for finding in found], indent=2, ensure_ascii=False))
@@ -83,38 +73,27 @@ def doctor(
 
 
 def _trained(options: ClassifierOptions) -> Noise | None:
-    """The noise that the checkpoints were trained with, if they all say the same."""
+    """The noise of the training, if all checkpoints record the same."""
     named = [models.describe(path, architecture=options.arch) for path in options.paths]
     try:
-        return trained_noise(named, options.denoiser or ())
+        return trained_noise(named, options.denoisers)
     except UsageError:
         return None
 
 
 def _show(found: Sequence[Finding]) -> None:
-    """Print the findings, and a sentence that sums them up."""
     table = Table("", "check", "found, and what to do", box=box.SIMPLE_HEAD)
     for finding in found:
         word, style = _STYLES[finding.level]
-        advice = f"\n[bold]→ {_plain(finding.advice)}[/bold]" if finding.advice else ""
-        table.add_row(f"[{style}]{word}[/{style}]", finding.title, _plain(finding.detail) + advice)
+        advice = f"\n[bold]→ {escape(finding.advice)}[/bold]" if finding.advice else ""
+        table.add_row(f"[{style}]{word}[/{style}]", finding.title, escape(finding.detail) + advice)
     Console().print(table)
     levels = Counter(finding.level for finding in found)
     errors, warnings = levels[Level.ERROR], levels[Level.WARNING]
+    warned = f"{warnings} warning{'s' * (warnings != 1)}"
     if errors:
-        typer.echo(
-            f"{_count(errors, 'error')} and {_count(warnings, 'warning')}: do not start the run before they are fixed."
-        )
+        typer.echo(f"{errors} error{'s' * (errors != 1)} and {warned}: do not start the run before they are fixed.")
     elif warnings:
-        typer.echo(f"No errors and {_count(warnings, 'warning')}: certificates would be valid.")
+        typer.echo(f"No errors and {warned}: certificates would be valid.")
     else:
         typer.echo("Nothing was found that would invalidate certificates or waste the run.")
-
-
-def _plain(text: str) -> str:
-    """Text that rich does not read as markup."""
-    return text.replace("[", r"\[")
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'s' * (number != 1)}"

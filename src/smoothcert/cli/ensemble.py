@@ -1,4 +1,4 @@
-"""``smoothcert ensemble``: the order and the weights of an ensemble's members."""
+"""``smoothcert ensemble``."""
 
 from __future__ import annotations
 
@@ -7,14 +7,9 @@ from typing import Annotated
 
 import typer
 
-from smoothcert.cli.classifiers import (
-    ClassifierOptions,
-    DataOptions,
-    InputOptions,
-    load_members,
-    trained_noise,
-)
+from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, InputOptions, load_members, trained_noise
 from smoothcert.cli.procedures import NoiseOptions
+from smoothcert.cli.show import show_columns
 from smoothcert.data.subset import select
 from smoothcert.training.ensembles import fit_ensemble
 
@@ -25,12 +20,12 @@ def ensemble(
     inputs: InputOptions,
     classifier: ClassifierOptions,
     copies: Annotated[int, typer.Option(min=1, help="Noisy copies of each input.")] = 20,
-    seed: Annotated[int, typer.Option(help="Seed of the noise that members are judged under.")] = 0,
+    seed: Annotated[int, "Seed of the noise."] = 0,
 ) -> None:
     """Order models by their accuracy under noise, find their weights, and when two of them suffice.
 
-    Give inputs that the models were not trained on and that you will not certify: a part of the test set, or the
-    training inputs kept out (recipes keep every 120th of MNIST's 60 000: `--split train --every 120`). Prints the
+    Use inputs that the models were not trained on and that you will not certify: a part of the test set, or the
+    held-out training inputs (recipes hold out every 120th of MNIST's 60 000: `--split train --every 120`). Prints the
     commands that certify the ensemble: by a vote of all, or by a consensus of the first two where they agree and their
     class leads by a margin, which almost always gives the answer of all at little more than the cost of two.
 
@@ -41,14 +36,17 @@ def ensemble(
     chosen = noise.build()
     dataset = about.load()
     checkpoints, members = load_members(classifier, dataset)
-    names = classifier.paths if len(checkpoints) > 1 else list(classifier.denoiser or ())
-    level = chosen or trained_noise(checkpoints, classifier.denoiser or ())
+    names = [str(path) for path in (classifier.paths if len(checkpoints) > 1 else classifier.denoisers)]
+    level = chosen or trained_noise(checkpoints, classifier.denoisers)
     pairs = [dataset[index] for index in select(len(dataset), **vars(inputs))]
     found = fit_ensemble(members, pairs, level, copies=copies, seed=seed, progress=True)
-    typer.echo(f"{'accuracy':>8}  {'weight':>6}  member")
-    for member, share in zip(found.ranked, found.weights, strict=True):
-        typer.echo(f"{member.accuracy:8.2%}  {share:6.3f}  {names[member.position]}")
-    files = [shlex.quote(str(names[member.position])) for member in found.ranked]
+    ordered = [names[member.position] for member in found.ranked]
+    lines = [
+        [f"{member.accuracy:.2%}", f"{weight:.3f}", name]
+        for member, weight, name in zip(found.ranked, found.weights, ordered, strict=True)
+    ]
+    show_columns([["accuracy", "weight", "member"], *lines])
+    files = [shlex.quote(name) for name in ordered]
     if len(checkpoints) == 1:
         files = [shlex.quote(str(classifier.paths[0])), *(f"--denoiser {file}" for file in files)]
     command = f"smoothcert certify {' '.join(files)} --data {about.data_name}"

@@ -1,4 +1,4 @@
-"""Turn typed functions into commands: groups of options, and options derived from the fields of dataclasses."""
+"""Turn typed functions into commands, and the fields of dataclasses into options."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, Field, field, fields, is_dataclass
+from dataclasses import MISSING, Field, field, fields
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
 
 import typer
 from typer.models import ArgumentInfo, OptionInfo
@@ -18,24 +18,60 @@ from smoothcert.files import STANDARD_OUTPUT
 from smoothcert.types import UsageError, unknown_name
 
 Registry = Mapping[str, type[Any]]
+T = TypeVar("T")
+
+
+def hardware(help: str, **settings: Any) -> Any:
+    """Make an option in the panel about hardware."""
+    return typer.Option(rich_help_panel="Hardware", help=help, **settings)
+
+
+Changes = Annotated[list[str] | None, typer.Option("--set", help="Change a setting: epochs=10, noise.sigma=0.25 …")]
+DataRoot = Annotated[Path | None, "Folder of the named datasets."]
+Device = Annotated[str, hardware("cpu, cuda, cuda:1 … or auto.")]
+FreshTraining = Annotated[bool, typer.Option("--fresh", help="Delete the earlier training in the folder first.")]
+Threads = Annotated[int | None, hardware("CPU threads per process.", min=1)]
+
+
+def checked(check: Callable[[Any], None], *names: str, help: str) -> Any:
+    """Make an option whose value, if it is given, is checked before the command runs."""
+
+    def callback(value: Any) -> Any:
+        if value is not None:
+            check(value)
+        return value
+
+    return typer.Option(*names, help=help, callback=callback)
+
+
+def choice(what: str, known: Iterable[str], help: str, *names: str) -> Any:
+    """Make an option that accepts only known names, which its help lists."""
+    listed = list(known)
+
+    def check(value: str) -> None:
+        if value not in listed:
+            raise unknown_name(what, value, listed)
+
+    return checked(check, *names, help=f"{help}: {', '.join(listed)}.")
+
+
+def output_file(help: str) -> Any:
+    """Make the option ``--output`` of a command that writes a file."""
+    return typer.Option("--output", "-o", help=f"{help}; - is standard output.")
 
 
 def output_folder(help: str) -> Any:
-    """The option ``--output`` of a command that writes a folder; ``-`` for standard output is refused."""
-    return typer.Option("--output", "-o", help=help, callback=_refuse_standard_output)
+    """Make the option ``--output`` of a command that writes a folder, which cannot be standard output."""
 
+    def check(folder: Path) -> None:
+        if folder == STANDARD_OUTPUT:
+            raise UsageError("this command writes a folder, not standard output; name a folder after -o.")
 
-def _refuse_standard_output(folder: Path | None) -> Path | None:
-    if folder == STANDARD_OUTPUT:
-        raise UsageError("this command writes a folder, not standard output; name a folder after -o.")
-    return folder
+    return checked(check, "--output", "-o", help=help)
 
 
 def whole_number(text: str | int, option: str = "the value", least: float | None = None) -> int:
     """Read a whole number, also one written as ``1e5`` or ``100_000``.
-
-    Raises:
-        UsageError: If it is not a whole number, or below ``least``.
 
     Example:
         >>> whole_number("1e5"), whole_number("100_000")
@@ -62,41 +98,36 @@ def whole_numbers(text: str, option: str) -> tuple[int, ...]:
 
 
 def numbers(text: str, option: str) -> tuple[float, ...]:
-    """Read numbers, as ``a,b,c``.
-
-    Raises:
-        UsageError: If one of them is not a number.
-    """
+    """Read numbers, as ``a,b,c``."""
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
         raise UsageError(f"{option} must be numbers such as 0.5,0.3,0.2; got {text!r}.") from None
 
 
-def check_choice(option: str, value: str | None, known: Iterable[str]) -> None:
-    """Refuse a value that is not one of the known ones.
+class Group:
+    """A group of options in one help panel; its subclasses are dataclasses."""
 
-    Raises:
-        UsageError: If it is not.
-    """
-    if value is not None and value not in known:
-        raise unknown_name(option, value, known)
+    panel: ClassVar[str] = ""
+
+    def __init_subclass__(cls, panel: str = "") -> None:
+        cls.panel = panel or cls.panel
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
-    """A function whose parameters may be groups of options: a dataclass stands for its fields.
+    """Make a command of a function whose parameters are options, arguments and groups of them.
 
-    The fields of a group are annotated as the parameters of a command are, and shown in a help panel named by the
-    ``panel`` of the class. A field made by :func:`derived` stands for options derived from other dataclasses. The
-    function gets each group as one object. Whole numbers may be written as ``1e5``.
+    A parameter is annotated with its help (an option) or with what typer accepts. The fields of a :class:`Group` are
+    options, and the function gets one object. A field made by :func:`derived` stands for options derived from other
+    dataclasses. Whole numbers may be written as ``1e5``.
 
     Example:
         >>> from dataclasses import dataclass
         >>> @dataclass
-        ... class Size:
-        ...     width: int
-        ...     height: int = 1
-        >>> def area(size: Size, unit: str = "m²") -> None:
+        ... class Size(Group):
+        ...     width: Annotated[int, "The width."]
+        ...     height: Annotated[int, "The height."] = 1
+        >>> def area(size: Size, unit: Annotated[str, "The unit."] = "m²") -> None:
         ...     print(size.width * size.height, unit)
         >>> [*inspect.signature(command(area)).parameters]
         ['width', 'height', 'unit']
@@ -104,10 +135,10 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
         6 m²
     """
     hints = get_type_hints(function, include_extras=True)
-    groups: dict[str, type[Any]] = {}
+    groups: dict[str, Any] = {}
     parameters: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(function).parameters.items():
-        if isinstance(hints[name], type) and is_dataclass(hints[name]):
+        if isinstance(hints[name], type) and issubclass(hints[name], Group):
             groups[name] = hints[name]
             parameters += _group_parameters(hints[name])
         else:
@@ -121,52 +152,45 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 
     flat.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     flat.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    del flat.__wrapped__  # whose signature would be read instead
+    flat.__doc__ = re.sub(r"\n( {4}smoothcert )", r"\n\n\1", inspect.getdoc(function) or "")  # space between examples
+    del flat.__wrapped__  # whose signature typer would read instead
     return flat
 
 
-def derived(classes: Callable[[], Registry], *, skip: Iterable[str] = (), prefix: str = "", panel: str = "") -> Any:
-    """A field of a group that holds, by name, the settings given for one of some dataclasses.
+def derived(classes: Registry, *, skip: Iterable[str] = (), prefix: str = "") -> Any:
+    """Make the field of a group that holds, by name, the settings given for one of some dataclasses.
 
-    Each field of the dataclasses is an option, described by the ``Args`` of its class.
-
-    Args:
-        classes: Gives the dataclasses by name.
-        skip: Fields that are not options.
-        prefix: What the names of the options begin with, such as ``ray_``.
-        panel: The help panel, if it is not that of the group.
+    Each field of the dataclasses, except those to ``skip``, is an option described by the ``Args`` of its class.
     """
-    metadata = {"classes": classes, "skip": frozenset(skip), "prefix": prefix, "panel": panel}
-    return field(default_factory=dict, metadata=metadata)
+    return field(default_factory=dict, metadata={"classes": classes, "skip": frozenset(skip), "prefix": prefix})
 
 
-def build(kind: str, classes: Registry, name: str, given: Mapping[str, str | bool], **values: Any) -> Any:
-    """Make one of some dataclasses from the settings given on the command line.
-
-    Args:
-        kind: What the classes are, such as ``procedure``.
-        classes: The classes by name.
-        name: The class to make.
-        given: The settings of a field made by :func:`derived`.
-        values: More settings, as values.
+def build(kind: str, classes: Mapping[str, type[T]], name: str, given: Mapping[str, str | bool], **values: Any) -> T:
+    """Make one of some dataclasses from the settings ``given`` in a field made by :func:`derived`, and ``values``.
 
     Raises:
-        UsageError: If the name is unknown, a setting belongs to another class or is missing, or a value is wrong.
+        UsageError: If the name is unknown, a setting is missing or belongs to another class, or a value is invalid.
     """
     if name not in classes:
         raise unknown_name(kind, name, classes)
-    known = {each.name: each for each in fields(classes[name])}
+    cls: Any = classes[name]
+    known = {each.name: each for each in fields(cls)}
     for key in given:
         if key not in known:
-            owners = [owner for owner, each in classes.items() if key in {one.name for one in fields(each)}]
+            owners = " and ".join(_owners(key, classes))
             raise UsageError(
-                f"{_spelled(key, classes)} is an option of {' and '.join(owners)}, not of {name}; drop it or choose "
-                f"another --{kind}."
+                f"{_spelled(key, classes)} is an option of {owners}, not of {name}; drop it or choose another --{kind}."
             )
     missing = [key for key, each in known.items() if each.default is MISSING and key not in {**given, **values}]
     if missing:
         raise UsageError(f"{name} needs {' and '.join(_spelled(key, classes) for key in missing)}.")
-    return classes[name](**{key: _converted(known[key], text) for key, text in given.items()}, **values)
+    made: T = cls(**{key: _converted(known[key], text) for key, text in given.items()}, **values)
+    return made
+
+
+def _owners(name: str, classes: Registry) -> dict[str, Field[Any]]:
+    """The fields of this name, by the name of their class."""
+    return {owner: each for owner, cls in classes.items() for each in fields(cls) if each.name == name}
 
 
 def _kinds(each: Field[Any]) -> list[str]:
@@ -176,7 +200,7 @@ def _kinds(each: Field[Any]) -> list[str]:
 
 def _converted(each: Field[Any], text: str | bool) -> Any:
     kinds, option = _kinds(each), "--" + each.name.replace("_", "-")
-    if isinstance(text, bool) or "bool" in kinds:
+    if isinstance(text, bool):
         return text
     if "Sequence[int]" in kinds:
         return whole_numbers(text, option)
@@ -194,7 +218,7 @@ def _converted(each: Field[Any], text: str | bool) -> Any:
     if "float" in kinds:
         values = numbers(text, option)
         if len(values) > 1:
-            raise UsageError(f"{option} takes one number, got {text}.")
+            raise UsageError(f"{option} accepts one number, got {text}.")
         return values[0]
     return text.lower()
 
@@ -203,41 +227,37 @@ _SHOWN = {"Sequence[int]": "<int,…>", "Sequence[float]": "<float,…>", "Class
 
 
 def _spelled(name: str, classes: Registry, prefix: str = "") -> str:
-    """The option of a field; one that names a model says so, as ``--core`` elsewhere names a log."""
-    found = next(one for each in classes.values() for one in fields(each) if one.name == name)
-    return f"--{prefix}{name}{'-model' * ('Classifier' in _kinds(found))}".replace("_", "-")
+    """The option of a field; that of a model ends with ``-model``, as ``--core`` of other commands is a log."""
+    first = next(iter(_owners(name, classes).values()))
+    return f"--{prefix}{name}{'-model' * ('Classifier' in _kinds(first))}".replace("_", "-")
 
 
 def _derived_parameters(each: Field[Any], panel: str) -> list[inspect.Parameter]:
-    classes, skip, prefix = (each.metadata[key] for key in ("classes", "skip", "prefix"))
-    owners: dict[str, dict[str, Field[Any]]] = {}
-    for owner, one in classes().items():
-        for setting in fields(one):
-            if setting.init and setting.name not in skip:
-                owners.setdefault(setting.name, {})[owner] = setting
-    parameters = []
-    for name, found in owners.items():
-        kinds = [kind for setting in found.values() for kind in _kinds(setting)]
-        texts = [_described(classes()[owner]).get(name, "") for owner in found]
-        defaults = {owner: _shown(setting.default) for owner, setting in found.items()}
-        several = len(set(defaults.values())) > 1
-        default = ", ".join(f"{value} for {owner}" if several else value for owner, value in defaults.items() if value)
-        default = default if several else default.partition(",")[0] if "Sequence[int]" not in kinds else default
-        who = f"{', '.join(found)}: " if len(found) < len(classes()) else ""
-        spelled = _spelled(name, classes(), prefix)
-        if "bool" in kinds:
-            on = next(iter(found.values())).default is True
-            hint: Any = bool | None
-            info = typer.Option(f"{spelled}/--no-{spelled[2:]}" if on else spelled, help=who + texts[0])
-        else:
-            shown = next((text for kind, text in _SHOWN.items() if kind in kinds), f"<{kinds[0]}>")
-            end = f" [default: {default}]" if default else ""
-            hint, info = str | None, typer.Option(spelled, metavar=shown, help=who + texts[0] + end)
-        parameters.append(_parameter(prefix + name, Annotated[hint, info], None, each.metadata["panel"] or panel))
-    return parameters
+    classes, skip = each.metadata["classes"], each.metadata["skip"]
+    settings = [one for cls in classes.values() for one in fields(cls) if one.init and one.name not in skip]
+    names = dict.fromkeys(one.name for one in settings)
+    return [_derived_parameter(name, classes, each.metadata["prefix"], panel) for name in names]
 
 
-def _shown(default: Any) -> str:
+def _derived_parameter(name: str, classes: Registry, prefix: str, panel: str) -> inspect.Parameter:
+    owners, spelled = _owners(name, classes), _spelled(name, classes, prefix)
+    first, kinds = next(iter(owners.values())), [kind for one in owners.values() for kind in _kinds(one)]
+    help = f"{', '.join(owners)}: " if len(owners) < len(classes) else ""
+    help += _described(classes[next(iter(owners))]).get(name, "")
+    if "bool" in kinds:
+        names = f"{spelled}/--no-{spelled[2:]}" if first.default is True else spelled
+        return _parameter(prefix + name, Annotated[bool | None, typer.Option(names, help=help)], None, panel)
+    defaults = {owner: _default_text(one.default) for owner, one in owners.items()}
+    if len(set(defaults.values())) == 1:
+        default = defaults[next(iter(owners))]
+    else:
+        default = ", ".join(f"{text} for {owner}" for owner, text in defaults.items() if text)
+    metavar = next((text for kind, text in _SHOWN.items() if kind in kinds), f"<{kinds[0]}>")
+    info = typer.Option(spelled, metavar=metavar, help=help + (f" [default: {default}]" if default else ""))
+    return _parameter(prefix + name, Annotated[str | None, info], None, panel)
+
+
+def _default_text(default: Any) -> str:
     if default is MISSING or default is None:
         return ""
     return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
@@ -251,43 +271,43 @@ def _described(cls: type[Any]) -> dict[str, str]:
     return {name: re.split(r"(?<=\.)\s", text)[0] for name, text in texts.items()}
 
 
-def _group_parameters(group: type[Any]) -> list[inspect.Parameter]:
-    hints, panel = get_type_hints(group, include_extras=True), getattr(group, "panel", "")
+def _group_parameters(group: Any) -> list[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
     parameters: list[inspect.Parameter] = []
     for each in fields(group):
         if "classes" in each.metadata:
-            parameters += _derived_parameters(each, panel)
+            parameters += _derived_parameters(each, group.panel)
         else:
             default = inspect.Parameter.empty if each.default is MISSING else each.default
-            parameters.append(_parameter(each.name, hints[each.name], default, panel))
+            parameters.append(_parameter(each.name, hints[each.name], default, group.panel))
     return parameters
 
 
 def _taken(each: Field[Any], values: dict[str, Any]) -> Any:
     if "classes" not in each.metadata:
         return values.pop(each.name)
-    prefix, names = each.metadata["prefix"], dict[str, None]()
-    for one in each.metadata["classes"]().values():
-        names |= dict.fromkeys(setting.name for setting in fields(one) if prefix + setting.name in values)
+    prefix, classes = each.metadata["prefix"], each.metadata["classes"]
+    names = dict.fromkeys(one.name for cls in classes.values() for one in fields(cls) if prefix + one.name in values)
     found = {name: values.pop(prefix + name) for name in names}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def _parameter(name: str, hint: Any, default: Any, panel: str = "") -> inspect.Parameter:
-    """A parameter of a command, in a help panel; a whole number may be written as 1e5."""
-    if get_origin(hint) is Annotated:
-        kind, info = get_args(hint)[:2]
-        info = copy.copy(info)
-        if kind in (list[Path], list[Path] | None):
-            info.metavar = info.metavar or "<path>"
-        if isinstance(info, OptionInfo):
-            info.rich_help_panel = info.rich_help_panel or panel or None
-            if kind in (int, int | None) and info.parser is None:
-                names = [text for text in map(str, (info.default, *(info.param_decls or ()))) if text.startswith("--")]
-                option = names[0] if names else "--" + name.replace("_", "-")
-                info.parser = functools.partial(whole_number, option=option, least=info.min)
-                info.min, info.metavar = None, info.metavar or "<int>"
-        elif isinstance(info, ArgumentInfo):
-            info.metavar = info.metavar or name.upper()
-        hint = Annotated[kind, info]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+    kind, info = get_args(hint)[:2]
+    option = "--" + name.replace("_", "-")
+    if isinstance(info, str):
+        info = typer.Option(option, help=info)  # a flag, too, gets no --no- form
+    info = copy.copy(info)
+    if kind in (list[Path], list[Path] | None):
+        info.metavar = info.metavar or "<path>"
+    if isinstance(info, OptionInfo):
+        info.rich_help_panel = info.rich_help_panel or panel or None
+        if kind in (int, int | None):
+            names = [str(text) for text in (info.default, *(info.param_decls or ())) if str(text).startswith("--")]
+            info.parser = functools.partial(whole_number, option=[*names, option][0], least=info.min)
+            info.min, info.metavar = None, info.metavar or "<int>"
+        elif info.parser is not None:
+            kind = str | None
+    elif isinstance(info, ArgumentInfo):
+        info.metavar = info.metavar or name.upper()
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info])

@@ -1,81 +1,64 @@
-"""The options that choose a procedure and a noise."""
+"""The options of procedures, noises and clusters."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
+import torch
 import typer
 
 from smoothcert.certify import PROCEDURES, Procedure
 from smoothcert.certify.simultaneous import simultaneous
-from smoothcert.cli.options import build, derived
+from smoothcert.cli.app import is_address
+from smoothcert.cli.options import Group, build, derived
+from smoothcert.evaluate import Cluster
 from smoothcert.noise import NOISES, Noise, noise_from_config
 from smoothcert.noise.grid import GridNoise
 from smoothcert.types import UsageError
 
 
 @dataclass(kw_only=True)
-class ProcedureOptions:
+class ProcedureOptions(Group, panel="Procedure"):
     """A procedure and its settings."""
 
-    panel: ClassVar[str] = "Procedure"
-
-    procedure: Annotated[str, typer.Option(help=f"How to certify: {', '.join(PROCEDURES)}.")] = "cohen"
-    settings: dict[str, Any] = derived(lambda: PROCEDURES)
-    simultaneous: Annotated[
-        bool,
-        typer.Option(
-            "--simultaneous", help="Make alpha the error probability of all inputs together: alpha/N for each of N."
-        ),
-    ] = False
+    procedure: Annotated[str, f"How to certify: {', '.join(PROCEDURES)}."] = "cohen"
+    settings: dict[str, Any] = derived(PROCEDURES)
+    simultaneous: Annotated[bool, "Let alpha be the error probability of all N inputs together: alpha/N for each."] = (
+        False
+    )
 
     def build(self) -> Procedure:
-        """Make the procedure, with alpha as given; see :meth:`share`.
+        """Make the procedure, with alpha as given; see :meth:`share`."""
+        return build("procedure", PROCEDURES, self.procedure, self.settings)
 
-        Raises:
-            UsageError: If the procedure is unknown, an option does not belong to it, or a value is wrong.
-        """
-        procedure: Procedure = build("procedure", PROCEDURES, self.procedure, self.settings)
-        return procedure
-
-    def share(self, procedure: Procedure, count: int) -> tuple[Procedure, dict[str, Any]]:
-        """The procedure for each of ``count`` inputs, and what the run records about ``--simultaneous``.
-
-        Args:
-            procedure: The procedure with alpha as given.
-            count: The number of inputs of all shards.
-        """
+    def share(
+        self, procedure: Procedure, count: int, device: torch.device | None = None
+    ) -> tuple[Procedure, dict[str, Any]]:
+        """Make the procedure for each of ``count`` inputs of all shards, and the record of ``--simultaneous``."""
+        for value in vars(procedure).values():
+            if device is not None and isinstance(value, torch.nn.Module):
+                value.to(device)
         if not self.simultaneous:
             return procedure, {}
         return simultaneous(procedure, count), {"simultaneous": {"alpha": procedure.alpha, "inputs": count}}
 
 
 @dataclass(kw_only=True)
-class NoiseOptions:
+class NoiseOptions(Group, panel="Noise"):
     """A noise and its settings."""
 
-    panel: ClassVar[str] = "Noise"
-
-    noise: Annotated[
-        str | None,
-        typer.Option(help=f"{', '.join(NOISES)}. By default the noise that the checkpoint was trained with."),
-    ] = None
-    settings: dict[str, Any] = derived(lambda: NOISES, skip=["grid"])
+    noise: Annotated[str | None, f"{', '.join(NOISES)}; by default that of the training."] = None
+    settings: dict[str, Any] = derived(NOISES, skip=["grid"])
 
     def build(self) -> Noise | None:
-        """Make the noise; None where no option is given.
-
-        Raises:
-            UsageError: If the noise is unknown, a setting is missing or belongs to another noise, or a value is wrong.
-        """
+        """Make the noise; None where no option is given."""
         name = self.noise
         if name is None:
             if not self.settings:
                 return None
             name = next(each for each, one in NOISES.items() if {key.name for key in fields(one)} & set(self.settings))
-        noise: Noise = build("noise", NOISES, name, self.settings)
-        return noise
+        return build("noise", NOISES, name, self.settings)
 
 
 @dataclass(kw_only=True)
@@ -93,19 +76,38 @@ class DrawnNoiseOptions(NoiseOptions):
     ] = None
 
 
+@dataclass(kw_only=True)
+class ClusterOptions(Group, panel="Cluster"):
+    """A Ray cluster, or none."""
+
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[ADDRESS]",
+            help="Sample with the workers of a Ray cluster: HOST:PORT of its head node, `auto` for one that runs on "
+            "this machine, or ray://HOST:PORT from outside. Without an address, start one here for this run.",
+        ),
+    ] = None
+    settings: dict[str, Any] = derived({"ray": Cluster}, skip=["address"], prefix="ray_")
+
+    def build(self) -> Cluster | None:
+        """Make the cluster; None without ``--ray``."""
+        if self.ray is None:
+            if self.settings:
+                raise UsageError(f"--ray-{next(iter(self.settings))} is for a Ray cluster; give --ray too.")
+            return None
+        if not is_address(self.ray):
+            raise UsageError(f"--ray accepts auto, HOST:PORT, ray://HOST:PORT or nothing; got {self.ray!r}.")
+        gpus = {"gpus": 1.0} if torch.cuda.is_available() and "gpus" not in self.settings else {}
+        return build("cluster", {"ray": Cluster}, "ray", self.settings, address=self.ray, **gpus)
+
+
 def with_arithmetic(noise: Noise, levels: int | None, exact: bool | None) -> Noise:
-    """The noise drawn exactly or in floating point.
+    """Return the noise that is drawn exactly or in floating point.
 
     A grid of fewer than 255 steps would round the copies coarsely, which is part of what is certified; a multiple of it
-    holds the same inputs and is used instead.
-
-    Args:
-        noise: The noise.
-        levels: ``Dataset.levels`` of the data.
-        exact: The choice of the user; None for exact where the data's grid is known.
-
-    Raises:
-        UsageError: If exact noise is asked for and the grid is not known, or the noise leaves no choice.
+    holds the same inputs and is used instead. By default (``exact=None``) noise is exact where ``levels``, the data's
+    grid, is known.
 
     Example:
         >>> from smoothcert import Gaussian

@@ -1,4 +1,4 @@
-"""``smoothcert report``: one HTML page about runs, for a browser."""
+"""``smoothcert report``."""
 
 from __future__ import annotations
 
@@ -9,51 +9,33 @@ from typing import Annotated, Any
 import typer
 
 from smoothcert import data
-from smoothcert.report.metrics import parse_radii
+from smoothcert.cli.options import output_file
+from smoothcert.cli.results import Results
+from smoothcert.cli.show import Radii
 from smoothcert.report.page.html import report_html, write_report
 from smoothcert.types import DataError, UsageError
 
 
 def report(
-    paths: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="RUN…",
-            help="Run folders, log files, folders that hold some, or the common prefix of published ACES logs.",
-        ),
-    ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write; - is standard output.")] = Path(
-        "report.html"
-    ),
-    radii: Annotated[
-        str | None, typer.Option(help="Radii of the overview, as FIRST:LAST:STEP or a,b,c; by default 0, 0.25, …")
-    ] = None,
-    title: Annotated[str | None, typer.Option(help="The heading of the page.")] = None,
-    data_name: Annotated[
-        str | None,
-        typer.Option(
-            "--data", metavar="NAME|FILE", help="Take images from this dataset; by default from the one a run names."
-        ),
-    ] = None,
-    split: Annotated[str, typer.Option(help="The split of --data.")] = "test",
-    no_images: Annotated[bool, typer.Option("--no-images", help="Leave the images out.")] = False,
-    core: Annotated[
-        Path | None, typer.Option(help="Predictions of the core of ACES logs: a log (idx, label, predict).")
-    ] = None,
+    paths: Results,
+    output: Annotated[Path, output_file("The page")] = Path("report.html"),
+    radii: Radii = None,
+    title: Annotated[str | None, "The heading of the page."] = None,
+    data_name: Annotated[str | None, typer.Option("--data", help="Dataset of the images; default: the run's.")] = None,
+    split: Annotated[str, "The split of --data."] = "test",
+    no_images: Annotated[bool, "Leave the images out."] = False,
+    core: Annotated[Path | None, "Predictions of the core of ACES logs: a log (idx, label, predict)."] = None,
 ) -> None:
     """Write a page that shows runs side by side: table, curves, thresholds of ACES, and every input with its votes.
 
-    The page is one file. It opens in any browser without a network, and loads nothing. Runs in different norms or over
-    different inputs are shown apart; what only some runs have is left out, and the page says so.
+    The page is one file, opens in any browser and needs no network. Runs in different norms or over different inputs
+    are shown separately. Published ACES logs are named by their common prefix.
 
     **Examples**
 
         smoothcert report demo/runs -o report.html
-
         smoothcert report runs/mine published/sigma_0.50 --radii 0:2:0.25 --title "Mine against the published"
-
         smoothcert report runs/own-data --data images.npz
-
         smoothcert report logs/cifar10_consistency_025 --core logs/lanet_core_prediction --no-images
     """
     if no_images and data_name is not None:
@@ -64,7 +46,7 @@ def report(
         raise UsageError(f"there is no folder {output.resolve().parent} for the page; make it first.")
     page = report_html(
         paths,
-        radii=parse_radii(radii) if radii is not None else None,
+        radii=radii,
         title=title,
         core=core,
         find_dataset=None if no_images else find_dataset,
@@ -75,12 +57,8 @@ def report(
 
 
 def find_dataset(recorded: Mapping[str, Any]) -> data.Dataset:
-    """The dataset that a run recorded, by its name.
-
-    Raises:
-        DataError: If it has no name that leads to it: files are opened only where the user names them.
-    """
+    """Load the named dataset that a run records; files are opened only if the user names them."""
     name, split = recorded.get("name"), recorded.get("split")
     if name not in data.DATASETS or not isinstance(split, str):
-        raise DataError(f"the dataset {name!r} is not known by its name; name its file with --data.")
+        raise DataError(f"{name!r} is not a named dataset; give its file with --data.")
     return data.load(name, split=split)

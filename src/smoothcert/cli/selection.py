@@ -1,4 +1,4 @@
-"""``smoothcert selection``: training data for selectors, from stored votes."""
+"""``smoothcert selection``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import typer
 
 from smoothcert.cli.classifiers import DataOptions
+from smoothcert.cli.options import output_file
 from smoothcert.files import STANDARD_OUTPUT, saving
 from smoothcert.store import load_run
 from smoothcert.store.selector_labels import best_of, certifiable
@@ -17,12 +18,9 @@ from smoothcert.types import UsageError
 
 def selection(
     about: DataOptions,
-    runs: Annotated[list[Path], typer.Argument(help="Runs over training inputs: one for ACES, one per expert else.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The .npz file to write; - is standard output.")],
-    eta: Annotated[
-        float | None,
-        typer.Option(help="With one run: 'certify' is right where the true class has more than this share (0.5)."),
-    ] = None,
+    runs: Annotated[list[Path], typer.Argument(help="Runs over training inputs: one for ACES, or one per expert.")],
+    output: Annotated[Path, output_file("The .npz file")],
+    eta: Annotated[float | None, "With one run: the share of votes of the true class for 'certify' (0.5)."] = None,
 ) -> None:
     """Make the training data of a selector: the inputs of runs, labelled with who should answer for them.
 
@@ -32,11 +30,8 @@ def selection(
     **Examples**
 
         smoothcert certify lenet.safetensors --data mnist --split train --every 10 --n 1000 --run runs/train
-
         smoothcert selection runs/train --data mnist --split train --eta 0.95 -o selection.npz
-
         smoothcert selection runs/s25 runs/s50 runs/s100 --data mnist --split train -o sigma.npz
-
         smoothcert train mnist-gaussian-0.50-quick --set dataset=selection.npz -o models/selector
     """
     if output.suffix != ".npz" and output != STANDARD_OUTPUT:

@@ -1,22 +1,49 @@
-"""Show tables and notes: the one place that decides between terminal, pipe and file."""
+"""Show tables, figures and notes: the one place that decides between terminal, pipe and file."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console, RenderableType
 
+from smoothcert.cli.options import checked, choice, output_file
 from smoothcert.files import saving
+from smoothcert.report.metrics import parse_radii
+from smoothcert.report.notes import chosen
+from smoothcert.report.notes import notes as table_notes
+from smoothcert.report.tables.accuracy import accuracy_table, render, rich_table
 from smoothcert.report.tables.layout import FORMATS, Sheet, render_sheet, rich_sheet
+from smoothcert.store import Outcomes
 
-Format = Annotated[str | None, typer.Option("--format", "-f", help=f"{', '.join(FORMATS)}.")]
-Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file; - is standard output.")]
-Radii = Annotated[str | None, typer.Option(help="Radii, as FIRST:LAST:STEP or a,b,c; by default 0, 0.25, …")]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Format = Annotated[str | None, choice("table format", FORMATS, "Format", "--format", "-f")]
+Output = Annotated[Path | None, output_file("File to write")]
+
+
+def radii(help: str, *names: str) -> Any:
+    """Make an option for radii, or other numbers written as radii are."""
+    listed = f"{help}, as a,b,c or FIRST:LAST:STEP."
+    return typer.Option(*names, parser=parse_radii, metavar="<float,…>", help=listed)
+
+
+Radii = Annotated[tuple[float, ...] | None, radii("Radii (0, 0.25, …)")]
+
+
+def picture(help: str, *names: str) -> Any:
+    """Make an option for the file of a figure."""
+
+    def check(path: Path) -> None:
+        from smoothcert.report.figures.style import check_suffix  # matplotlib takes a second to load
+
+        check_suffix(path)
+
+    return checked(check, *names, help=help)
 
 
 def show(
@@ -27,49 +54,72 @@ def show(
     err: bool = False,
     notes: Iterable[str] = (),
 ) -> None:
-    """Show a table: drawn on a terminal, as Markdown into a pipe or a file, or in the format asked for.
+    """Show a table: drawn on a terminal, as Markdown in a pipe or a file, or in the given format.
 
-    A terminal that is too narrow for the table gets Markdown too, so that no column is lost.
+    A terminal that is too narrow for the table gets Markdown, so that no column is lost.
 
     Args:
-        table: The table, or a function that gives its text in a format and, for None, what a terminal draws.
-        format: The format asked for.
-        output: The file to write; ``-`` is standard output.
-        err: Whether standard output is taken, so that the table goes to stderr.
-        notes: What to say about the table on stderr.
+        table: The table, or a function that returns its text in a format and, for None, its drawing for a terminal.
+        err: Print the table on stderr, because another file goes to standard output.
+        notes: Sentences to print on stderr.
     """
-    given = partial(_sheet, table) if isinstance(table, Sheet) else table
+
+    def made(format: str | None) -> RenderableType:
+        if not isinstance(table, Sheet):
+            return table(format)
+        return rich_sheet(table) if format is None else render_sheet(table, format)
+
     console = Console(stderr=err)
     if output is not None:
-        write_text(output, str(given(format or "md")))
-    elif format is None and (sys.stderr if err else sys.stdout).isatty() and fits(drawn := given(None), console):
+        with saving(output) as temporary:
+            temporary.write_text(str(made(format or "md")), encoding="utf-8")
+    elif format is None and (sys.stderr if err else sys.stdout).isatty() and fits(drawn := made(None), console):
         console.print(drawn)
     else:
-        typer.echo(str(given(format or "md")), nl=False, err=err)
-    show_notes(notes)
+        typer.echo(str(made(format or "md")), nl=False, err=err)
+    for sentence in notes:
+        typer.echo(f"Note: {sentence}", err=True)
 
 
-def _sheet(sheet: Sheet, format: str | None) -> RenderableType:
-    return rich_sheet(sheet) if format is None else render_sheet(sheet, format)
+def show_accuracy(
+    runs: Sequence[Outcomes],
+    radii: Sequence[float] | None = None,
+    format: str | None = None,
+    output: Path | None = None,
+    *,
+    each: bool = False,
+    **look: Any,
+) -> None:
+    """Show certified accuracy; ``look`` are options of ``report.render``."""
+    table = accuracy_table(runs, radii, each=each)
+    # CSV has no place for notes.
+    notes = table_notes(table.subjects) if format == "csv" else chosen(runs)
+    show(
+        lambda wanted: rich_table(table, **look) if wanted is None else render(table, wanted, **look),
+        format,
+        output,
+        notes=notes,
+    )
 
 
 def fits(drawn: RenderableType, console: Console) -> bool:
-    """Whether a terminal is wide enough to draw a table with all its columns."""
+    """Tell whether a terminal is wide enough to draw a table with all its columns."""
     wide = console.options.update(max_width=10_000)  # a measure never exceeds the width it is given
     return console.measure(drawn, options=wide).minimum <= console.width
 
 
-def show_notes(sentences: Iterable[str]) -> None:
-    """Print notes on stderr."""
-    for sentence in sentences:
-        typer.echo(f"Note: {sentence}", err=True)
+def show_columns(lines: Sequence[Sequence[str]], left: int = 0) -> None:
+    """Print lines of cells in columns: the first ``left`` aligned to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        cells = enumerate(zip(line, widths, strict=True))
+        typer.echo("  ".join(f"{text:{'<' if i < left else '>'}{width}}" for i, (text, width) in cells))
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a text to the file of ``--output``, whole or not at all; ``-`` is standard output.
+def save_pictures(figures: Mapping[Path, Figure]) -> None:
+    """Save figures, all of which are drawn before the first is saved."""
+    from smoothcert.report.figures.style import save_figure
 
-    Raises:
-        SmoothcertError: If it cannot be written.
-    """
-    with saving(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    for path, figure in figures.items():
+        save_figure(figure, path)
+        typer.echo(f"Picture: {path}", err=True)
