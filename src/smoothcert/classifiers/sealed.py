@@ -9,7 +9,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -147,7 +148,7 @@ class Sealed:
             self._settle(before, kept)
             logits = self._compared(self._logits, copies)
             for number in range(len(_parts(self.model))):
-                self._compared(lambda model, rows, at=number: _parts(model)[at](rows.to(self.dtype)), copies)
+                self._compared(partial(self._part_logits, number), copies)
             self._settle(before, kept)
             parts = _parts(self.model)
             if self._stateful and len({id(part) for part in parts}) < len(parts):
@@ -198,6 +199,9 @@ class Sealed:
         logits = as_logits(model(batch.to(self.dtype)), count)
         self._eps = max(self._eps, torch.finfo(logits.dtype).eps)
         return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+
+    def _part_logits(self, number: int, model: Forward, batch: Tensor) -> Tensor:
+        return cast(Tensor, _parts(model)[number](batch.to(self.dtype)))
 
     def _fresh(self) -> Forward:
         """Return the model, or a copy of it where a forward pass leaves something on it."""

@@ -142,7 +142,11 @@ def load_smoothed(
     checkpoints, members = load_members(options, datasets[0])
     levels = {dataset.levels for dataset in datasets}
     grid = levels.pop() if len(levels) == 1 else None
-    running = {"batch_size": options.batch_size, "runtime": options.runtime, "precision": options.precision}
+    running: dict[str, Any] = {
+        "batch_size": options.batch_size,
+        "runtime": options.runtime,
+        "precision": options.precision,
+    }
     running["num_classes"] = checkpoints[0].info.num_classes
     if options.router is not None:
         # Each model is an expert under the noise of its training, and a selector chooses between them.

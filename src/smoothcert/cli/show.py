@@ -93,7 +93,7 @@ def show_accuracy(
     """Show certified accuracy; ``look`` are options of ``report.render``."""
     table = accuracy_table(runs, radii, each=each)
     # CSV has no place for notes.
-    notes = table_notes(table.subjects) if format == "csv" else chosen(runs)
+    notes = table_notes(table.rows) if format == "csv" else chosen(runs)
     show(
         lambda wanted: rich_table(table, **look) if wanted is None else render(table, wanted, **look),
         format,

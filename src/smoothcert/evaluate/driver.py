@@ -232,7 +232,7 @@ def session_facts(
     device: torch.device | str, probe: CheckedInput | None = None, source: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Return facts about this process and the classifier for ``run.json``."""
-    facts = {
+    facts: dict[str, Any] = {
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "versions": {
             "smoothcert": version("smoothcert"),

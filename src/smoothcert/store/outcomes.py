@@ -156,8 +156,8 @@ class Outcomes:
             raise UsageError(f"{name}: {error}") from None
         known = "alpha" in table.column_names and not table["alpha"].null_count
         alpha = table["alpha"].to_numpy() if known else None
-        arrays = (table[column].to_numpy() for column in ANSWERS)
-        return cls(name, *arrays, norm, origin, natural, alpha, read_metadata(table, seed=seed))
+        index, label, predict, radius = (table[column].to_numpy() for column in ANSWERS)
+        return cls(name, index, label, predict, radius, norm, origin, natural, alpha, read_metadata(table, seed=seed))
 
     def at(self, places: NDArray[np.int64]) -> Outcomes:
         """Select rows by their positions, in that order."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -64,7 +65,7 @@ selection samples (for ACES, copies per threshold), and the class of the core.
 """
 
 _TYPES = LOG_TYPES | {field.name: field.type for field in SCHEMA}
-_KINDS = {"norm": Norm, "guarantee": Guarantee, "arithmetic": Arithmetic}
+_KINDS: dict[str, type[Enum]] = {"norm": Norm, "guarantee": Guarantee, "arithmetic": Arithmetic}
 
 
 def typed(table: pa.Table) -> pa.Table:

@@ -340,7 +340,7 @@ class _Keeper:
 
     def keep(self, progress: Progress) -> None:
         training, row = self._training, progress.history[-1]
-        measured = {key: row[key] for key in ("accuracy", "certified") if key in row}
+        measured: dict[str, Any] = {key: row[key] for key in ("accuracy", "certified") if key in row}
         score = measured.get("certified", 0.0) + 1e-3 * measured.get("accuracy", 0.0)
         seconds = round(sum(row["seconds"] for row in progress.history), 1)
         info = replace(self._info, extra={**self._info.extra, "epoch": progress.epoch, "seconds": seconds, **measured})

@@ -76,7 +76,11 @@ def effect_figure(
     _curve(left, places, _spread(groups, average_certified_radius, bars), 0, "ACR", named)
     handles: list[object] = []
     for number, radius in enumerate(chosen):
-        found = _spread(groups, lambda run, radius=radius: 100 * float(certified_accuracy(run, radius)[0]), bars)
+
+        def percent(run: Outcomes, radius: float = radius) -> float:
+            return 100 * float(certified_accuracy(run, radius)[0])
+
+        found = _spread(groups, percent, bars)
         handles += _curve(right, places, found, number, f"{NORM_TEXT[norm]} radius {radius:g}", named)
     for axes in (left, right):
         axes.set_xlabel(entry(SETTING_TEXT.get(setting, setting), width=4.2))
