@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -201,7 +201,7 @@ class Sealed:
         return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
 
     def _part_logits(self, number: int, model: Forward, batch: Tensor) -> Tensor:
-        return cast(Tensor, _parts(model)[number](batch.to(self.dtype)))
+        return _parts(model)[number](batch.to(self.dtype))
 
     def _fresh(self) -> Forward:
         """Return the model, or a copy of it where a forward pass leaves something on it."""
