@@ -79,7 +79,7 @@ def test_inputs_without_votes_are_left_out(tmp_path):
     with pytest.raises(UsageError, match="none keeps no votes"):
         Confidence.of(load(tmp_path / "none"))
     write(tmp_path / "damaged", n=[1] * 6)
-    with pytest.raises(RunError, match="more votes than samples"):
+    with pytest.raises(RunError, match="counts that are negative or more than its samples"):
         Confidence.of(load(tmp_path / "damaged"))
 
 

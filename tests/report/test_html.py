@@ -101,7 +101,7 @@ def test_curves_never_overstate():
 
 def test_a_curve_of_few_radii_is_exact(tmp_path):
     path = log(tmp_path / "sigma", [(0, 1, 1, 0.5), (1, 1, 1, 0.25), (2, 1, 0, 0.75), (3, 1, -1, 0.0)])
-    (group,) = payload(report_html([path]))["groups"]
+    (group,) = payload(report_html([path], radii=[0, 0.25]))["groups"]
     (run,) = group["runs"]
     assert group["grid"] == [0, 2500, 5000, 5001]
     assert run["accuracy"] == [50, 50, 25, 0]

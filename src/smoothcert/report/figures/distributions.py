@@ -41,6 +41,7 @@ class Confidence:
     @classmethod
     def of(cls, result: Result) -> Confidence:
         """Read the confidence of a run, without inputs that were answered without a vote, such as by a core."""
+        _read(result)
         counts, n, bound = result.column("counts").to_pylist(), result.array("n"), result.array("p_lower")
         voted = np.array([len(votes) > 0 for votes in counts]) & (n > 0)
         if not voted.any():
@@ -62,9 +63,8 @@ class Samples:
     @classmethod
     def of(cls, result: Result) -> Samples:
         """Read the samples of a run."""
+        _read(result)
         used = (result.array("n") + result.array("n0")).astype(np.float64)
-        if not len(used):
-            raise no_rows(result.path)
         return cls(result.name, used, np.array(result.column("outcome").to_pylist()))
 
 
@@ -118,6 +118,12 @@ def samples_figure(runs: Sequence[Samples], *, title: str | None = None) -> Figu
     axes.set(xlabel="samples per input, selection included", ylabel="inputs decided so far (% of all)")
     handles = [*_handles(labels, _OUTCOMES), Line2D([], [], color="0.4", linewidth=0.7, label="mean")]
     return finished(figure, handles, title, columns)
+
+
+def _read(result: Result) -> None:
+    """Read all columns together, so that votes are checked against the number of samples; refuse an empty run."""
+    if not len(result.table()):
+        raise no_rows(result.path)
 
 
 def _require(runs: Sequence[object]) -> None:

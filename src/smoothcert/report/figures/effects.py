@@ -76,11 +76,7 @@ def effect_figure(
     _curve(left, places, _spread(groups, average_certified_radius, bars), 0, "ACR", named)
     handles: list[object] = []
     for number, radius in enumerate(chosen):
-
-        def percent(run: Outcomes, radius: float = radius) -> float:
-            return 100 * float(certified_accuracy(run, radius)[0])
-
-        found = _spread(groups, percent, bars)
+        found = _spread(groups, _percentage(radius), bars)
         handles += _curve(right, places, found, number, f"{NORM_TEXT[norm]} radius {radius:g}", named)
     for axes in (left, right):
         axes.set_xlabel(entry(SETTING_TEXT.get(setting, setting), width=4.2))
@@ -97,6 +93,10 @@ def effect_figure(
     if kinds:  # curves go through runs of all kinds, so none of them can be marked by itself
         handles.append(Line2D([], [], linestyle="none", label=entry(f"runs: {' and '.join(kinds)}")))
     return finished(figure, handles, title, columns=4)
+
+
+def _percentage(radius: float) -> Callable[[Outcomes], float]:
+    return lambda run: 100 * float(certified_accuracy(run, radius)[0])
 
 
 def _spread(

@@ -131,8 +131,8 @@ def rich_sheet(sheet: Sheet) -> rich.table.Table:
     for place, (heading, align) in enumerate(zip(flat.headings("\n"), flat.align, strict=True)):
         texts = [row[place][0] for block in flat.blocks for row in block]
         width = max(map(len, [*texts, *heading.split()]), default=1)
-        # Names may wrap in a narrow terminal, numbers may not.
-        width = min(width, 8) if place < flat.names and align == "left" else width
+        if place < flat.names and align == "left":  # names may wrap in a narrow terminal, numbers may not
+            width = 8 if place == flat.names - 1 else min(width, 8)
         shown.add_column(Text(heading), justify=align, overflow="fold", min_width=width)
     styles = {"best": "bold", "second": "underline", "": ""}
     for block in flat.blocks:
