@@ -34,7 +34,7 @@ def certified_by_run(run: Run, smoothed: Smoothed, dataset: Dataset, indices: Se
         UsageError: If the run is about another classifier or dataset, or lacks one of the inputs.
     """
     _refuse_other(run, smoothed, dataset)
-    rows = run.table(["predict", "radius", "alpha", "norm"]).to_pylist()
+    rows = run.table(["index", "predict", "radius", "alpha", "norm"]).to_pylist()
     if {row["norm"] for row in rows} - {Norm.L2.value}:
         raise UsageError(f"{run.path} has radii in another norm than ℓ2, the norm of the attack.")
     certified = {row["index"]: Certified(row["predict"], row["radius"], row["alpha"]) for row in rows}
