@@ -26,7 +26,10 @@ def hardware(help: str, **settings: Any) -> Any:
     return typer.Option(rich_help_panel="Hardware", help=help, **settings)
 
 
-Changes = Annotated[list[str] | None, typer.Option("--set", help="Change a setting: epochs=10, noise.sigma=0.25 …")]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="Change a setting of the recipe: epochs=10, noise.sigma=0.25 …"),
+]
 DataRoot = Annotated[Path | None, "Folder of the named datasets."]
 Device = Annotated[str, hardware("cpu, cuda, cuda:1 … or auto.")]
 FreshTraining = Annotated[bool, typer.Option("--fresh", help="Delete the earlier training in the folder first.")]
