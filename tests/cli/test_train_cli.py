@@ -47,7 +47,7 @@ def test_catrs_makes_its_soft_labels_and_uses_them_again(run, tmp_path):
     change = ("--set", f"soft_labels.recipe={teacher}", "--set", "soft_labels.n=20")
     code, _, _ = run("train", "digits-catrs-0.25-quick", *SHORT, *change)
     assert code == 0
-    labels = list((tmp_path / "models" / "soft-labels" / "teacher-0.25-20").glob("part-*.npy"))
+    labels = list((tmp_path / "models" / "soft-labels" / "teacher-0.25-20").glob("part-*.parquet"))
     assert labels
     before = {file: file.stat().st_mtime_ns for file in [*labels, tmp_path / "models" / "teacher" / "last.safetensors"]}
     assert run("train", "digits-catrs-0.25-quick", *SHORT, *change, "-o", "models/other", "--set", "seed=1")[0] == 0
