@@ -189,7 +189,7 @@ def test_published_logs(shared_data):
     with pytest.raises(UsageError, match=r"natural accuracy of sigma_0\.50, catrs-fmnist-050/cat-rs, .* is not known"):
         draw("tradeoff", log, shared_data / "catrs-fmnist-050")
     for kind in ("confidence", "samples"):
-        with pytest.raises(UsageError, match=r"sigma_0\.50 does not hold"):
+        with pytest.raises(UsageError, match=r"sigma_0\.50 does not have"):
             draw(kind, log)
     with pytest.raises(UsageError, match=r"sigma_0\.50 is not one"):
         draw("inputs", log)
