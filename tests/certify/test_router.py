@@ -20,7 +20,9 @@ from smoothcert import (
     Uniform,
     certify_dataset,
 )
+from smoothcert.attack import attack_dataset
 from smoothcert.classifiers.sealed import COPIES
+from smoothcert.doctor import examine
 from smoothcert.types import Outcome, UsageError
 
 INPUTS = torch.rand(12, 4, generator=torch.Generator().manual_seed(5))
@@ -165,3 +167,10 @@ def test_selector_and_experts_are_certified_in_one_norm(forwards):
         if not given.abstained:
             expert = experts[choice.label].certify(x, half, seed=0, index=index)
             assert given.radius == min(choice.radius, expert.radius) > 0
+
+
+def test_what_works_on_one_model_refuses_a_router():
+    pairs = [(x, 0) for x in INPUTS]
+    for function in (lambda: attack_dataset(make_router(), pairs, [0.1]), lambda: examine(make_router(), pairs)):
+        with pytest.raises(UsageError, match=r"a router cannot be \w+ as one model"):
+            function()

@@ -176,6 +176,8 @@ class _Attack:
     def __init__(self, smoothed: Smoothed, radii: Sequence[float], settings: AttackSettings, seed: int | None) -> None:
         if not radii or not all(math.isfinite(radius) and radius > 0 for radius in radii):
             raise UsageError(f"an attack needs radii above 0, got {', '.join(map(str, radii)) or 'none'}.")
+        if smoothed.experts:
+            raise UsageError("a router cannot be attacked as one model; attack its experts.")
         smoothed.noise.resolve_norm(Norm.L2)
         self.smoothed, self.settings, self.seed = smoothed, settings, fresh_seed() if seed is None else seed
         self.radii = sorted({float(radius) for radius in radii})

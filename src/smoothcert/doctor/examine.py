@@ -75,6 +75,8 @@ def examine(
         >>> [finding.title for finding in found if finding.level is Level.ERROR]
         ['accuracy']
     """
+    if smoothed.experts:
+        raise UsageError("a router cannot be examined as one model; examine its selector and its experts.")
     procedure = procedure or Cohen()
     indices = select(len(dataset), every=every, start=start, stop=stop)
     clock, begin = Clock(seconds), progress or (lambda step: None)
