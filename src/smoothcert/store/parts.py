@@ -56,8 +56,8 @@ def _read(path: Path, columns: list[str] | None) -> pa.Table:
     try:
         stat = path.stat()
         _verify(path, stat.st_size, stat.st_mtime_ns, stat.st_ino)
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            # Arrow's threads can abort the process while the interpreter ends, and parts are small.
+        # Arrow's threads can abort the process while the interpreter ends, and parts are small. Buffering ahead uses some.
+        with pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
             return typed(file.read(columns=columns, use_threads=False))
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
