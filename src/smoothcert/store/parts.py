@@ -56,7 +56,7 @@ def _read(path: Path, columns: list[str] | None) -> pa.Table:
     try:
         stat = path.stat()
         _verify(path, stat.st_size, stat.st_mtime_ns, stat.st_ino)
-        # Arrow's threads can abort the process while the interpreter ends, and parts are small. Buffering ahead uses some.
+        # Neither threads nor buffering ahead: Arrow's threads can abort the process while the interpreter ends.
         with pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
             return typed(file.read(columns=columns, use_threads=False))
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:

@@ -302,7 +302,11 @@ def distinct_names(names: Mapping[Path, str]) -> dict[Path, str]:
     Example:
         >>> list(distinct_names({Path("/a/x"): "x", Path("/b/x"): "x", Path("/b/y"): "y"}).values())
         ['a/x', 'b/x', 'y']
+        >>> list(distinct_names({Path("/a/x"): "x", Path("/a/x.tsv"): "x"}).values())
+        ['x', 'x.tsv']
     """
+    alike = Counter((path.parent, name) for path, name in names.items())  # such as the run `one` and the log `one.tsv`
+    names = {path: path.name if alike[path.parent, name] > 1 else name for path, name in names.items()}
     distinct, above = dict(names), 0
     while repeated := {name for name, times in Counter(distinct.values()).items() if times > 1}:
         above += 1
