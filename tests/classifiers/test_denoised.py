@@ -160,3 +160,18 @@ class TestRefusals:
             Denoised("resnet", nn.Identity())
         with pytest.raises(UsageError, match=r"the denoiser must be callable.*got NoneType"):
             Denoised(nn.Identity(), None)
+
+
+def test_a_classifier_with_an_attribute_called_parts_is_not_taken_for_a_composite():
+    class Body(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.parts = torch.nn.ModuleList([torch.nn.Flatten(), torch.nn.Linear(4, 2)])
+
+        def forward(self, x):
+            for part in self.parts:
+                x = part(x)
+            return x
+
+    smoothed = Smoothed(Denoised(Body(), torch.nn.Identity()), Gaussian(0.25))
+    assert smoothed.certify(torch.full((1, 2, 2), 0.5), Cohen(n=100)).n == 100

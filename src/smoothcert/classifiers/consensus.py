@@ -9,6 +9,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 
+from smoothcert.classifiers.composite import Composite
 from smoothcert.classifiers.copying import Forward
 from smoothcert.classifiers.ensemble import all_logits, as_module, normalised, same_classes, soft
 from smoothcert.types import UsageError
@@ -17,7 +18,7 @@ _SAME_CLASSES: WeakSet[nn.Module] = WeakSet()
 """Consensuses whose members have the same classes; not stored on them, because a model must not change."""
 
 
-class Consensus(nn.Module):
+class Consensus(Composite):
     """The class of the first K members where they agree, and the soft vote of all members elsewhere.
 
     Horváth, Müller, Fischer and Vechev (2022), §6. With a margin, the class must also lead by as much in the soft vote

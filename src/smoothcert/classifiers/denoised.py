@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from smoothcert.classifiers.composite import Composite
 from smoothcert.classifiers.copying import Forward
 from smoothcert.classifiers.ensemble import Ensemble
 from smoothcert.types import UsageError
 
 
-class Denoised(nn.Module):
+class Denoised(Composite):
     """A classifier of denoised inputs (Salman, Sun, Yang, Kapoor and Kolter, 2020, §3).
 
     Smoothing needs a base classifier that is accurate under noise. A denoiser makes any classifier so without changing
@@ -51,7 +52,7 @@ class Denoised(nn.Module):
 
     def parts(self) -> list[Forward]:
         """Return the denoiser and the denoised parts of the classifier; each must be a fixed function of one row."""
-        inner = self.classifier.parts() if hasattr(self.classifier, "parts") else []
+        inner = self.classifier.parts() if isinstance(self.classifier, Composite) else []
         return [self.denoiser, *(Denoised(part, self.denoiser, frozen=False) for part in inner)]
 
     def train(self, mode: bool = True) -> Denoised:

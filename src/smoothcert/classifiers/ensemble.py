@@ -9,11 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from smoothcert.classifiers.composite import Composite
 from smoothcert.classifiers.copying import Forward
 from smoothcert.types import UsageError, unknown_name
 
 
-class Ensemble(nn.Module):
+class Ensemble(Composite):
     """A classifier whose logits are the vote of its members (Horváth, Müller, Fischer and Vechev, 2022, Eq. 2).
 
     The members classify the same noisy copy, so the ensemble is a base classifier and its certificate needs no

@@ -16,10 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from smoothcert.classifiers.agreement import Reference, as_logits, compare, first_line, rounding
-from smoothcert.classifiers.consensus import Consensus
+from smoothcert.classifiers.composite import Composite
 from smoothcert.classifiers.copying import Forward, PerThread, depends_on_mode, own_copy, shared_copy, takes, weights_in
-from smoothcert.classifiers.denoised import Denoised
-from smoothcert.classifiers.ensemble import Ensemble
 from smoothcert.classifiers.identity import identity_digest, leads_outside, model_identity, modules_in, modules_reached
 from smoothcert.classifiers.modes import intra_op_threads
 from smoothcert.types import SmoothcertError, UsageError
@@ -296,7 +294,7 @@ class Sealing:
 
 def _parts(model: Any) -> list[Forward]:
     """Return the parts of a composed classifier, each as a function of a batch, in a fixed order."""
-    if not isinstance(model, (Ensemble, Consensus, Denoised)):
+    if not isinstance(model, Composite):
         return []
     return [each for part in model.parts() for each in (part, *_parts(part))]
 

@@ -13,6 +13,7 @@ import typer
 from rich.console import Group, RenderableType
 
 from smoothcert import models
+from smoothcert.certify import PROCEDURES
 from smoothcert.cli.options import output_file, output_folder
 from smoothcert.cli.show import Format, Output, Radii, show, show_accuracy
 from smoothcert.report import comparison as comparing
@@ -229,7 +230,8 @@ def _show_probabilities(run: Run) -> None:
 
 def show_savings(run: Run, reference: Run | None = None) -> None:
     """Print what early decisions and a consensus saved, for a run that has any or is compared with another."""
-    if reference is not None or run.config.get("procedure", {}).get("name") in ("staged", "anytime"):
+    procedure = PROCEDURES.get(run.config.get("procedure", {}).get("name", ""))
+    if reference is not None or (procedure is not None and procedure.decides_early):
         named = {} if reference is None else {"reference": reference.name}
         typer.echo(savings_text(savings(run, reference=reference), **named))
     elif "consensus" in run.table(["consensus"]).column_names and (text := consensus_text(savings(run))):

@@ -20,6 +20,7 @@ class Noise(ABC):
 
     name: ClassVar[str]  # in the registry and in run files
     norms: ClassVar[tuple[Norm, ...]]  # the norms the noise certifies, the default one first
+    symbol: ClassVar[str] = ""  # of the first setting, which is its scale, in tables; its name by default
     additive: ClassVar[bool] = True  # whether a copy is the input plus something that does not depend on the input
     rounds: ClassVar[bool] = False  # whether _radius and _threshold round outwards; otherwise the base class does
 

@@ -38,6 +38,7 @@ class Gaussian(GridNoise):
     grid: int | None = None
 
     name: ClassVar[str] = "gaussian"
+    symbol: ClassVar[str] = "σ"
     norms: ClassVar[tuple[Norm, ...]] = (Norm.L2, Norm.LINF)
     _thresholds = staticmethod(gaussian_thresholds)
 

@@ -43,6 +43,7 @@ class Uniform(GridNoise):
     grid: int | None = None
 
     name: ClassVar[str] = "uniform"
+    symbol: ClassVar[str] = "λ"
     norms: ClassVar[tuple[Norm, ...]] = (Norm.L1, Norm.LINF)
     _thresholds = staticmethod(uniform_thresholds)
 

@@ -6,7 +6,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from smoothcert.noise import NOISES
 from smoothcert.stats import lower_bound
 from smoothcert.stats.decisions import predicted_class
 from smoothcert.store import run_json
@@ -26,7 +27,8 @@ from smoothcert.store.run import Run, load_run
 from smoothcert.store.run_json import RunSettings
 from smoothcert.types import Norm, RunError, UsageError
 
-SCALES = {"gaussian": ("sigma", "σ"), "uniform": ("lam", "λ"), "discrete": ("keep", "keep")}
+_FIRST = {name: fields(noise)[0].name for name, noise in NOISES.items()}  # type: ignore[arg-type]
+SCALES = {name: (first, NOISES[name].symbol or first) for name, first in _FIRST.items()}
 """The setting that is the scale of a noise, and its heading in tables, by the noise's name."""
 
 CERTIFICATION, SELECTION, ENTROPIES = "_certification", "_selection_", "_entropies"

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from smoothcert.noise import NOISES
 from smoothcert.report.aces import Components, load_single
 from smoothcert.report.metrics import NORM_TEXT, acr_text, average_certified_radius, certified_counts
 from smoothcert.report.notes import expected_false, markers, name_list, notes, subjects, upwards
@@ -187,10 +189,10 @@ def _configuration(result: Result) -> list[tuple[str, str]]:
 def _noise(result: Result) -> dict[str, Any] | None:
     """Return the noise as the page draws it."""
     noise = result.settings.noise
-    settings = {"gaussian": ("sigma",), "uniform": ("lam",), "discrete": ("keep", "levels")}
-    if noise is None or noise.name not in settings:
+    if noise is None or noise.name not in NOISES:
         return None
-    values = {key: getattr(noise, key) for key in settings[noise.name]}
+    settings = (field.name for field in fields(NOISES[noise.name]))  # type: ignore[arg-type]
+    values = {key: getattr(noise, key, None) for key in settings if key != "grid"}
     return None if None in values.values() else {"name": noise.name, **values}
 
 
