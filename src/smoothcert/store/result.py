@@ -27,7 +27,7 @@ from smoothcert.store.run import Run, load_run
 from smoothcert.store.run_json import RunSettings
 from smoothcert.types import Norm, RunError, UsageError
 
-_FIRST = {name: fields(noise)[0].name for name, noise in NOISES.items()}  # type: ignore[arg-type]
+_FIRST = {name: fields(noise)[0].name for name, noise in NOISES.items()}
 SCALES = {name: (first, NOISES[name].symbol or first) for name, first in _FIRST.items()}
 """The setting that is the scale of a noise, and its heading in tables, by the noise's name."""
 

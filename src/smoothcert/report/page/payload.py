@@ -191,7 +191,7 @@ def _noise(result: Result) -> dict[str, Any] | None:
     noise = result.settings.noise
     if noise is None or noise.name not in NOISES:
         return None
-    settings = (field.name for field in fields(NOISES[noise.name]))  # type: ignore[arg-type]
+    settings = (field.name for field in fields(NOISES[noise.name]))
     values = {key: getattr(noise, key, None) for key in settings if key != "grid"}
     return None if None in values.values() else {"name": noise.name, **values}
 
