@@ -133,10 +133,10 @@ def test_a_declared_range_is_the_one_checked(half_space):
     ("model", "classes", "match"),
     [
         (lambda x: x.sum(1), None, r"must map a batch of 1 inputs .* but returned \(1,\)"),
-        (lambda x: x.unsqueeze(2), None, r"gave \(1, 2, 1\)"),
+        (lambda x: x.unsqueeze(2), None, r"returned \(1, 2, 1\)"),
         (lambda x: x[:1], None, r"must map a batch of 3 inputs .* but returned \(1, 2\)"),
-        (lambda x: x[:, :1], None, r"gave \(1, 1\)"),
-        (lambda x: [x, x], None, "gave list"),
+        (lambda x: x[:, :1], None, r"returned \(1, 1\)"),
+        (lambda x: [x, x], None, "returned list"),
         (lambda x: x.reshape(1, 2), None, r"a batch of shape \(3, 2\) .* a model that takes batches of any size"),
         (lambda x: x, 10, "gives 2 classes, not num_classes=10"),
         (torch.nn.Conv2d(1, 2, 3), None, r"cannot classify a batch of shape \(1, 2\)"),

@@ -103,7 +103,7 @@ def test_thresholds_radii_and_formats(command, published, tmp_path):
     assert r"cifar10\_consistency\_025 & 0.10 & 97.6 & 0.254 & 97.6 & 27.0 & 0.0 \\" in out
     assert r"cifar10\_consistency\_025 & 0.10 & 97.6 & 0.254 & 37.4 & 27.4 & 0.0 \\" in out
     assert out.count("& 0.33 &") == 2
-    code, out, _ = command(*published, "--theta", 0.1, "-f", "csv", "-o", tmp_path / "table.csv")
+    code, out, _ = command(*published, "--theta", 0.1, "--radii", "0:1:0.25", "-f", "csv", "-o", tmp_path / "table.csv")
     assert (code, out) == (0, "")
     (row,) = (tmp_path / "table.csv").read_text().splitlines()[1:]
     assert row.startswith("cifar10_consistency_025,0.10,97.6,0.254,97.6,31.8,27.0,20.6,0.0,37.4")
@@ -112,7 +112,7 @@ def test_thresholds_radii_and_formats(command, published, tmp_path):
 def test_terminal_shows_every_digit(published):
     from rich.console import Console
 
-    table = aces_tables.aces_table([load_components(published[1], published[3])], [0.1, 0.2])
+    table = aces_tables.aces_table([load_components(published[1], published[3])], [0.1, 0.2], [0, 0.25, 0.5, 0.75, 1])
     console = Console(width=90, record=True)
     console.print(aces_tables.rich_aces(table))
     words = console.export_text().split()
@@ -141,7 +141,7 @@ def test_refusals(command, published, tmp_path, shared_data):
             "theta '0.1,1.5' must read like 0.1,0.3 or 0:1:0.1, with numbers in [0, 1]",
         ),
         ([*published, "--theta", "0.105"], "no threshold 0.105; the nearest stored is 0.1"),
-        ([*published, "--radii", "1:0:0.5"], "must go up"),
+        ([*published, "--radii", "1:0:0.5"], "must increase"),
         ([*published, "--format", "htm"], "unknown table format 'htm'"),
         ([*runs], "give its prediction log with --core"),
         ([*runs, "--core", certification], "holds a certification"),

@@ -95,7 +95,7 @@ def test_runs_made_otherwise_are_refused_before_sampling(run, command, tmp_path)
     ("options", "said"),
     [
         (["--types", "frog"], "unknown corruption 'frog'; did you mean 'fog'?"),
-        (["--types", "saturate"], "saturate is for images of 3 channels, and those of digits have 1"),
+        (["--types", "saturate"], "saturate is for images of 3 channels, not of 1"),
         (["--severities", "0"], "a severity is a whole number from 1 to 5, not 0"),
         (["--severities", "1,high"], "each of --severities must be a whole number"),
         (["--types", "identity"], "identity is the clean set; name a corruption too"),

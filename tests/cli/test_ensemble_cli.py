@@ -144,4 +144,4 @@ def test_info_compares_a_run_with_another(run, members, tmp_path):
     assert "(KCR)" in out
     code, _, err = run("info", members[0], "--against", tmp_path / "all")
     assert code == 2
-    assert "is no run folder" in err
+    assert "is not a run folder" in err

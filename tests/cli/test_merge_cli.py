@@ -85,7 +85,7 @@ def test_a_memory_cannot_be_shared(certify, tmp_path):
 def test_attack_asks_for_the_whole_run(run, certify, checkpoint, tmp_path):
     assert certify("--shard", "1/2", "--run", tmp_path / "shard")[0] == 0
     result = run("attack", checkpoint, "--data", "digits", "--radii", "0.1", "--run", tmp_path / "shard")
-    assert "is one shard of a run; unite all of them with `smoothcert merge` first" in refusal(result, 2)
+    assert "is one shard of a run; merge all shards with `smoothcert merge` first" in refusal(result, 2)
 
 
 def test_a_row_cut_short_is_said_in_one_sentence(checkpoint, certify, tmp_path):

@@ -186,7 +186,7 @@ def test_published_logs(shared_data):
     radii, accuracy = axes.get_lines()[0].get_data()
     assert accuracy[0] == pytest.approx(65.2)  # as published at radius 0
     assert accuracy[np.searchsorted(radii, 1.0)] == pytest.approx(23.4)
-    with pytest.raises(UsageError, match=r"natural accuracy of sigma_0\.50, catrs-fmnist-050/cat-rs, .* is not known"):
+    with pytest.raises(UsageError, match=r"natural accuracy of sigma_0\.50, cat-rs, .* is not known"):
         draw("tradeoff", log, shared_data / "catrs-fmnist-050")
     for kind in ("confidence", "samples"):
         with pytest.raises(UsageError, match=r"sigma_0\.50 does not have"):
@@ -206,7 +206,7 @@ def test_a_composition_from_published_logs_beside_its_certifier(shared_data):
     assert round(point.get_xdata()[0], 1) == 76.0
     assert np.round(dots.get_xdata()[:5], 1).tolist() == [99.0, 97.6, 96.0, 93.8, 90.2]  # NAC in Table 8 of the paper
     assert np.round(dots.get_ydata()[:5], 3).tolist() == [0.0, 0.254, 0.323, 0.383, 0.437]  # and ACR
-    with pytest.raises(UsageError, match="do not hold the answers of a core"):
+    with pytest.raises(UsageError, match="have no answers of a core"):
         draw("tradeoff", prefix)
 
 

@@ -127,7 +127,7 @@ def test_a_memory_makes_answers_consistent_and_is_needed_to_go_on(run, folder, t
     memory.unlink()
     code, _, err = run("certify", model, *SMALL, *options)
     assert code == 1
-    assert "give the memory they were made with" in " ".join(err.split())
+    assert "use the memory they were made with" in " ".join(err.split())
 
 
 def test_a_router_certifies_with_the_expert_that_the_selector_chooses(run, folder, tmp_path):

@@ -190,7 +190,7 @@ def test_data_off_any_grid_is_certified_in_floating_point(run, trained, tmp_path
 
 
 def test_training_is_in_floating_point():
-    with pytest.raises(UsageError, match=r"unknown setting 'noise.grid'; Known: noise.name, noise.sigma"):
+    with pytest.raises(UsageError, match=r"unknown setting 'noise.grid'; .*Known: noise.name, noise.sigma"):
         load_recipe("digits-gaussian-0.25-quick", ["noise.grid=255"])
 
 

@@ -184,7 +184,7 @@ def test_save(tmp_path, suffix, magic):
     ("call", "message"),
     [
         (lambda: margin_figure(MODEL, NOISY, []), "no ensemble sizes to draw"),
-        (lambda: margin_figure(MODEL, NOISY, [9]), "estimated from 8 members"),
+        (lambda: margin_figure(MODEL, NOISY, [9]), "between 1 and 8, the number of given members"),
         (lambda: success_figure(compare_with_votes(MODEL, NOISY, [])), "no ensemble sizes"),
         (lambda: radii_figure({}), "no distributions"),
         (lambda: expected_radius_figure(ndtri, probabilities=()), "no probabilities"),

@@ -13,7 +13,8 @@ import torch
 from scipy import stats
 
 from smoothcert import Anytime, Gaussian, Smoothed, Staged
-from smoothcert.certify import anytime, staged
+from smoothcert.certify import staged
+from smoothcert.stats import sequential
 from smoothcert.types import Outcome
 
 SIGMA, TARGET, HAIR = 0.5, 0.4, 1e-5
@@ -96,21 +97,21 @@ def test_the_check_fails_for_a_bound_that_is_not_for_every_time(half_space, monk
     """A fixed-n bound looked at again and again is the classical mistake."""
     from smoothcert.stats import lower_bound
 
-    monkeypatch.setattr(anytime, "anytime_lower_bound", lambda k, n, alpha, *_, **__: lower_bound(k, n, alpha))
+    monkeypatch.setattr(sequential, "anytime_lower_bound", lambda k, n, alpha, *_, **__: lower_bound(k, n, alpha))
 
     def eager(*arguments):
         return tuple(replace(b, certify=np.zeros_like(b.certify)) for b in real(*arguments))
 
-    real = anytime.nested_boundaries
-    monkeypatch.setattr(anytime, "nested_boundaries", eager)
+    real = sequential.nested_boundaries
+    monkeypatch.setattr(sequential, "nested_boundaries", eager)
     assert not within(false_claims(half_space, procedures(0.05)["target"], QUICK), QUICK, 0.05)
 
 
 def test_the_check_fails_for_a_broken_refutation(half_space, monkeypatch):
-    real = anytime.nested_boundaries
+    real = sequential.nested_boundaries
 
     def broken(*arguments):
         return tuple(replace(b, refute=b.refute + 4) for b in real(*arguments))
 
-    monkeypatch.setattr(anytime, "nested_boundaries", broken)
+    monkeypatch.setattr(sequential, "nested_boundaries", broken)
     assert not within(false_refutations(half_space, procedures(0.05)["target"], QUICK), QUICK, 0.05)

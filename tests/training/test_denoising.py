@@ -316,9 +316,9 @@ class TestAsking:
     @pytest.mark.parametrize(
         ("answer", "message"),
         [
-            (lambda x: torch.zeros(len(x), 4), r"must give 3 logits for each of 16 inputs.*gave \(16, 4\)"),
-            (lambda x: torch.zeros(len(x)), r"must give 3 logits .*gave \(16,\)"),
-            (lambda x: x.numpy(), "must give 3 logits .*gave ndarray"),
+            (lambda x: torch.zeros(len(x), 4), r"must return 3 logits for each of 16 inputs.*returned \(16, 4\)"),
+            (lambda x: torch.zeros(len(x)), r"must return 3 logits .*returned \(16,\)"),
+            (lambda x: x.numpy(), "must return 3 logits .*returned ndarray"),
             (lambda x: torch.full((len(x), 3), math.nan), "not finite for a clean input"),
         ],
     )

@@ -111,7 +111,7 @@ def count_votes(
     Example:
         >>> from smoothcert import Gaussian
         >>> smoothed = Smoothed(torch.nn.Linear(4, 3), Gaussian(0.5))
-        >>> count_votes(smoothed, [(torch.rand(4), 0)], 100, progress=False).sum()
+        >>> int(count_votes(smoothed, [(torch.rand(4), 0)], 100, progress=False).sum())
         100
     """
     procedure, indices = CountVotes(n=n, stage=stage), _indices(dataset)

@@ -215,7 +215,9 @@ def vote_matrix(path: Path, what: str, column: pa.ChunkedArray) -> IntArray:
     lengths = set(pc.list_value_length(column).to_pylist())
     if len(lengths) != 1 or None in lengths:
         raise RunError(f"{path} is damaged: {what} must hold equally many counts in every row; compute it again.")
-    return np.asarray(column.combine_chunks().flatten().to_numpy()).reshape(len(column), lengths.pop())
+    return np.asarray(column.combine_chunks().flatten().to_numpy(zero_copy_only=False)).reshape(
+        len(column), lengths.pop()
+    )
 
 
 def natural_count(counts: IntArray, label: IntArray, alpha: float) -> int:

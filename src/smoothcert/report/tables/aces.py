@@ -94,6 +94,7 @@ def aces_table(
         radii: The radii of the columns; by default ``default_radii`` of the certifiers.
 
     Example:
+        >>> from smoothcert.store import Outcomes
         >>> certifier = Outcomes("run", [0, 1, 2], [5, 5, 5], [5, 5, 5], [0.5, 0.2, 0.9])
         >>> parts = Components(
         ...     certifier=certifier, predicted=[5, 5, 5], core=[5, 5, 7], thetas=[0.1], choice=[[1, -1, 0]],
