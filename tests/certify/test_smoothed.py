@@ -223,3 +223,23 @@ def test_the_noise_cannot_change_between_sampling_and_computing_the_radius():
     with pytest.raises(AttributeError):
         smoothed.noise = Gaussian(0.5)
     assert smoothed.noise == Gaussian(0.25)
+
+
+def test_a_model_that_changes_while_the_first_input_is_read_is_not_mixed_with_the_new_one():
+    model = torch.nn.Linear(4, 2)
+    smoothed = Smoothed(model, Gaussian(0.25))
+    x = torch.full((4,), 0.5)
+    before = smoothed.certify(x, Cohen(n=200), seed=1, index=0)
+
+    def inputs():
+        with torch.no_grad():
+            model.weight.neg_()
+            model.bias.neg_()
+        yield 0, x
+
+    procedure = Cohen(n=200)
+    ((_, found),) = smoothed.run(inputs(), procedure, procedure.certify, seed=1)
+    assert (found.counts, found.model) == (before.counts, before.model)
+    after = smoothed.certify(x, procedure, seed=1, index=0)
+    assert after.counts == before.counts[::-1]
+    assert after.model != before.model

@@ -65,7 +65,7 @@ def answers(
     if first is None:
         return
     first.begin()
-    asked = smoothed.ready_for(first.x, procedure, (count or 1) * procedure.expected_samples)
+    asked = smoothed.ready_for(sealed, first.x, procedure, (count or 1) * procedure.expected_samples)
     pool = Pool(
         [each.source for each in asked],
         seed,

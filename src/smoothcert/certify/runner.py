@@ -124,9 +124,8 @@ class Runner:
         self.num_classes = classes
         return tensor
 
-    def ready(self, x: Tensor, statistics: Sequence[Statistic], samples: int) -> Ready:
-        """Prepare the model as it is now for the sampling pool."""
-        sealed = self.sealed()
+    def ready(self, sealed: Sealed, x: Tensor, statistics: Sequence[Statistic], samples: int) -> Ready:
+        """Prepare the sealed model for the sampling pool."""
         classes = self._reference(sealed, x).num_classes
         runtime = self._runtime(sealed, x, samples)
         audit = None

@@ -15,6 +15,7 @@ from smoothcert.certify.cohen import Cohen
 from smoothcert.certify.memory import Memory
 from smoothcert.certify.router import Routed
 from smoothcert.certify.runner import Companions, Ready, Runner
+from smoothcert.classifiers.sealed import Sealed
 from smoothcert.data.subset import as_tensor
 from smoothcert.noise import Gaussian, Noise
 from smoothcert.sampling import Answer, Classifier, Job, Steps
@@ -212,10 +213,13 @@ class Smoothed(Runner):
         assert self.num_classes is not None
         return Task(noise, self.num_classes, x.numel(), seed, index, x)
 
-    def ready_for(self, x: Tensor, procedure: Procedure, samples: int) -> list[Ready]:
+    def ready_for(self, sealed: Sealed, x: Tensor, procedure: Procedure, samples: int) -> list[Ready]:
         """Prepare this classifier and the others that the procedure samples."""
-        asked = [(self, procedure.statistics), *procedure.others]
-        return [self._companions.runner(model, self).ready(x, counted, samples) for model, counted in asked]
+        others = [(self._companions.runner(model, self), counted) for model, counted in procedure.others]
+        return [
+            self.ready(sealed, x, procedure.statistics, samples),
+            *(other.ready(other.sealed(), x, counted, samples) for other, counted in others),
+        ]
 
     def sealed_procedure(self, procedure: Procedure) -> Procedure:
         """Seal the models of a procedure that suits the memory."""
