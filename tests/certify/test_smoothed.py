@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from smoothcert import ABSTAIN, Anytime, Certificate, Cohen, Gaussian, Guarantee, Norm, Smoothed, Staged
+from smoothcert import ABSTAIN, Anytime, Certificate, Cohen, Gaussian, Guarantee, Norm, OptimizeSigma, Smoothed, Staged
 from smoothcert.certify import PROCEDURES, Aces, Task, answer
 from smoothcert.classifiers.sealed import COPIES
 from smoothcert.stats import lower_bound
@@ -220,8 +220,9 @@ def test_every_procedure_keeps_its_contract(name):
 
 def test_the_noise_cannot_change_between_sampling_and_computing_the_radius():
     smoothed = Smoothed(torch.nn.Linear(4, 2), Gaussian(0.25))
-    with pytest.raises(AttributeError):
-        smoothed.noise = Gaussian(0.5)
+    for name, value in (("noise", Gaussian(0.5)), ("sigma", OptimizeSigma()), ("experts", (smoothed,) * 2)):
+        with pytest.raises(AttributeError):
+            setattr(smoothed, name, value)
     assert smoothed.noise == Gaussian(0.25)
 
 

@@ -92,9 +92,24 @@ class Smoothed(Runner):
             raise UsageError("an expert must be a core or a smoothed classifier without experts or a chosen sigma.")
         if experts and sigma is not None:
             raise UsageError("sigma cannot be chosen for a selector, whose experts have fixed noises; leave out sigma.")
-        self.experts: tuple[Smoothed | Classifier, ...] = tuple(experts)
-        self.sigma: SigmaSolver | None = sigma
-        self.memory = memory
+        # Fixed, as the noise is: a certificate must be about what was sampled.
+        self._experts: tuple[Smoothed | Classifier, ...] = tuple(experts)
+        self._sigma, self._memory = sigma, memory
+
+    @property
+    def experts(self) -> tuple[Smoothed | Classifier, ...]:
+        """The experts; empty without a router."""
+        return self._experts
+
+    @property
+    def sigma(self) -> SigmaSolver | None:
+        """The solver that chooses σ for each input, if any."""
+        return self._sigma
+
+    @property
+    def memory(self) -> Memory | None:
+        """The memory that keeps answers consistent, if any."""
+        return self._memory
 
     def _forget(self) -> None:
         super()._forget()
@@ -190,8 +205,8 @@ class Smoothed(Runner):
         """Return a copy to send to other processes: without prepared runtimes and memory, which the driver applies."""
         other = copy.copy(self)
         other._forget()
-        other.model, other.memory = self.sealed().model, None
-        other.experts = tuple(each.for_workers() if isinstance(each, Smoothed) else each for each in self.experts)
+        other.model, other._memory = self.sealed().model, None
+        other._experts = tuple(each.for_workers() if isinstance(each, Smoothed) else each for each in self.experts)
         return other
 
     def _one(

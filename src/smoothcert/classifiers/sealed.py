@@ -46,7 +46,7 @@ class Sealed:
         sealed_identity: The identity of the model (see ``model_identity``).
         digest: The same as one SHA-256.
         model: The copy that runs, or the model itself.
-        private: Whether nobody else can change it, so that several threads may run copies of it.
+        private: Whether no other code can change it, so that several threads may run copies of it.
         device: The device of its inputs.
         dtype: The type of its inputs: that of its first weight, float32 without any.
 
