@@ -84,9 +84,10 @@ def load_progress(folder: Path, identity: Mapping[str, Any], trained: Trained) -
             "the old training with --fresh."
         )
     try:
-        trained.model.load_state_dict(_part(tensors, "model/"))
-        if trained.ema is not None:
-            trained.ema.load_state_dict(_part(tensors, "ema/"))
+        for prefix, module in (("model/", trained.model), ("ema/", trained.ema)):
+            part = {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
+            if module is not None:
+                module.load_state_dict(part)
         for name, weight in trained.model.named_parameters():
             if (momentum := tensors.get(f"momentum/{name}")) is not None:
                 trained.optimizer.state[weight]["momentum_buffer"] = torch.empty_like(weight).copy_(momentum)
@@ -95,7 +96,3 @@ def load_progress(folder: Path, identity: Mapping[str, Any], trained: Trained) -
     except (RuntimeError, KeyError) as error:
         raise SmoothcertError(f"'{file}' does not match the model; delete it to start again.") from error
     return progress
-
-
-def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}

@@ -15,7 +15,6 @@ from torch import Generator, Tensor, nn
 from smoothcert.files import replacing
 from smoothcert.noise import Noise
 from smoothcert.sampling.seeds import MODELLING, block_seed
-from smoothcert.sampling.sigma import OptimizeSigma
 from smoothcert.training.settings import DataDependentSigma
 from smoothcert.types import SmoothcertError
 
@@ -49,11 +48,10 @@ class InputSigmas:
         """
         settings = self._settings
         if epoch >= settings.warmup and settings.steps > 0:
-            solver = OptimizeSigma(**settings.model_dump(exclude={"warmup"}))
             # block 0 is for certification
             seeds = [block_seed(self._seed, index, MODELLING, epoch + 1) for index in rows.tolist()]
             generators = [Generator(device=self._device).manual_seed(seed) for seed in seeds]
-            found = solver(model, x, self.values[rows].to(x), generators)
+            found = settings.solver()(model, x, self.values[rows].to(x), generators)
             self.values[rows] = found.to(self.values).clamp(*settings.interval)
         values = self.values[rows]
         return None if bool((values == self._start).all()) else values.to(x)
