@@ -150,8 +150,8 @@ def check_forecast(trial: Trial, procedure: Procedure, noise: Noise, dimension: 
             detail = f"Inputs without a certificate (abstentions), by forecast: {shares or _percent(share)}"
         else:
             detail = f"{_percent(share).capitalize()} of inputs will not be certified at radius {radius:g}, by forecast"
-    except UsageError:
-        return []  # invalid settings were reported already
+    except (UsageError, NotImplementedError):
+        return []  # invalid settings were reported already, and not every procedure has a forecast
     detail += f" ({trial.copies} copies of {len(trial.y)} inputs)."
     if share < _MANY:
         return [info("forecast", detail)]
