@@ -30,7 +30,7 @@ from smoothcert.store.noisy_copies import noisy_copies
 from smoothcert.store.rows import Row
 from smoothcert.store.selector_labels import best_of, certifiable
 from smoothcert.training.recipes import load_recipe, recipe_to_yaml
-from smoothcert.training.resume import load_progress
+from smoothcert.training.resume import Trained, load_progress
 from smoothcert.types import CheckpointError, SmoothcertError, UsageError
 
 
@@ -169,7 +169,7 @@ def read_memory(folder: Path) -> None:
 
 def read_training(folder: Path) -> None:
     model, optimizer = seeds.trainer()
-    load_progress(folder, seeds.IDENTITY, model, optimizer, copy.deepcopy(model), torch.ones(5))
+    load_progress(folder, seeds.IDENTITY, Trained(model, optimizer, copy.deepcopy(model), torch.ones(5)))
     model(torch.eye(4)).square().sum().backward()
     optimizer.step()
 

@@ -24,8 +24,8 @@ from smoothcert.sampling import BLOCK
 from smoothcert.store import read_log, write_run
 from smoothcert.store.run import Row, certificate_row, open_run
 from smoothcert.training.recipes import load_recipe, recipe_to_yaml
-from smoothcert.training.resume import Progress, save_progress
-from smoothcert.training.soft_labels import soft_labels
+from smoothcert.training.resume import Progress, Trained, save_progress
+from smoothcert.training.run import soft_labels
 from smoothcert.types import Outcome, Routing
 
 
@@ -330,5 +330,5 @@ def trainer() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
 def trainings(work: Path) -> list[Files]:
     model, optimizer = trainer()
     progress = Progress(1, 0.5, [{"epoch": 1, "loss": 0.25}], {})
-    save_progress(work, IDENTITY, progress, model, optimizer, model, torch.ones(5))
+    save_progress(work, IDENTITY, progress, Trained(model, optimizer, model, torch.ones(5)))
     return [{"training.safetensors": (work / "training.safetensors").read_bytes()}]

@@ -28,7 +28,7 @@ from smoothcert import (
 from smoothcert.evaluate.cluster import Cluster
 from smoothcert.evaluate.cluster import pool as module
 from smoothcert.sampling.sigma import OptimizeSigma
-from smoothcert.training.soft_labels import soft_labels
+from smoothcert.training.run import soft_labels
 from smoothcert.types import RunError, SmoothcertError, UsageError
 
 ray = pytest.importorskip("ray")

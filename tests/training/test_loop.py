@@ -16,9 +16,9 @@ from torch import nn
 from smoothcert import Gaussian, data, models
 from smoothcert.models import CheckpointInfo, load_checkpoint
 from smoothcert.training import METHODS, TrainingSettings, make_fabric, train
-from smoothcert.training.augment import SHIFT, flip_and_shift
 from smoothcert.training.loop import _mixed
 from smoothcert.training.resume import FILE
+from smoothcert.training.sources import SHIFT, flip_and_shift
 from smoothcert.types import SmoothcertError, UsageError
 
 GAUSSIAN = METHODS["gaussian"]()

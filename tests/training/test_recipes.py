@@ -363,7 +363,7 @@ def test_the_order_of_changes_does_not_matter() -> None:
         ("method.lam=1e999", "method.lam must be a finite number, got inf."),
         ("method.lam=-1", "method: lam must not be negative, got -1.0."),
         ("method.m=2.5", "method.m must be a valid integer, got 2.5."),
-        ("method.m=0", "method: steps and m must be at least 1, got 4 and 0."),
+        ("method.m=0", "method: m must be at least 1, got 0."),
         ("method.low=1", "method.low must be a valid boolean, got 1."),
         ("method.count=vote", "method: count must be one of votes, soft, all, got 'vote'."),
         ("method.late_epsilon=x", "method.late_epsilon must be a valid number, got 'x'."),

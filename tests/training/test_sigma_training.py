@@ -292,8 +292,8 @@ def test_a_recipe_has_these_settings(tmp_path):
         ({"steps": -1}, "data_dependent_sigma.steps must be greater than or equal to 0"),
         ({"n": 0}, "data_dependent_sigma.n must be greater than or equal to 1"),
         ({"step": 0}, "data_dependent_sigma.step must be greater than 0"),
-        ({"clamp": [0, 0.98]}, "clamp must be two increasing numbers between 0 and 1"),
-        ({"interval": [0.5, 0.1]}, "interval must be two increasing numbers above 0"),
+        ({"clamp": [0, 0.98]}, r"clamp must be \(low, high\) with 0 < low < high < 1, got \(0"),
+        ({"interval": [0.5, 0.1]}, r"interval must be \(low, high\) with 0 < low < high, got \(0\.5, 0\.1"),
         (
             {"interval": [0.3, 1.0]},
             "starts with the sigma of the noise, 0.25, which is not in the interval from 0.3 to 1",

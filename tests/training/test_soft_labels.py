@@ -12,7 +12,7 @@ from torch import nn
 from smoothcert import load_run
 from smoothcert.noise import Gaussian
 from smoothcert.sampling.seeds import BLOCK, PREDICTION, block_seed
-from smoothcert.training.soft_labels import soft_labels
+from smoothcert.training.run import soft_labels
 from smoothcert.types import RunError, UsageError
 
 NOISE = Gaussian(0.5)

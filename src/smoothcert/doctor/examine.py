@@ -5,15 +5,19 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable
+from contextlib import suppress
+
+import numpy as np
+from torch import Tensor
 
 from smoothcert.certify import Cohen, Procedure, Smoothed
-from smoothcert.certify.plan import plan
+from smoothcert.certify.plan import expected_samples, plan
 from smoothcert.certify.runner import default_batch_size
 from smoothcert.classifiers.sealed import Sealed
 from smoothcert.data.subset import Indexable, select
 from smoothcert.doctor.cost import check_runtime, check_time
 from smoothcert.doctor.findings import Clock, Finding, Level, info, refusal
-from smoothcert.doctor.inputs import Sample, check_labels, check_values, draw_sample
+from smoothcert.doctor.inputs import check_labels, check_values, draw_sample
 from smoothcert.doctor.network import check_network, check_normalization, normalizations
 from smoothcert.doctor.noisy import (
     COPIES,
@@ -21,20 +25,12 @@ from smoothcert.doctor.noisy import (
     check_forecast,
     check_noisy_accuracy,
     check_training,
-    samples_per_input,
     try_votes,
 )
 from smoothcert.doctor.scaling import check_scaling, scalings, top_classes
 from smoothcert.noise import Noise
 from smoothcert.types import SmoothcertError, UsageError, radius_text
 
-STEPS = ("inputs", "network", "classifier", "accuracy and scaling", "votes under noise", "runtimes")
-"""The arguments of ``progress``."""
-
-_FIXED = (
-    "The model is a fixed function of each row, as far as noisy copies show: they get the same logits twice, in "
-    "another order, and in batches of other sizes."
-)
 _INPUTS = 200
 _SCREENING, _TESTING, _VOTES = 0.2, 0.1, 0.4  # shares of the time that is left
 
@@ -80,14 +76,14 @@ def examine(
     procedure = procedure or Cohen()
     indices = select(len(dataset), every=every, start=start, stop=stop)
     clock, begin = Clock(seconds), progress or (lambda step: None)
-    begin(STEPS[0])
+    begin("inputs")
     sample, found = draw_sample(dataset, indices, _INPUTS, clock)
     found.append(check_values(sample, smoothed.input_range, bool(normalizations(smoothed.model))))
-    begin(STEPS[1])
+    begin("network")
     found += check_network(smoothed.model)
     if not (sample.x.is_floating_point() and bool(sample.x.isfinite().all())):
         return found
-    begin(STEPS[2])
+    begin("classifier")
     free = copy.copy(smoothed)
     free.input_range = None  # already checked, and the other checks work outside of it too
     try:
@@ -95,56 +91,49 @@ def examine(
     except SmoothcertError as error:
         return [*found, *check_labels(sample, smoothed.num_classes), refusal("classifier", error)]
     found += check_labels(sample, free.num_classes)
-    found.append(info("classifier", _FIXED))
+    detail = "The model is a fixed function of each row, as far as noisy copies show: they get the same logits twice, "
+    found.append(info("classifier", detail + "in another order, and in batches of other sizes."))
     found += check_normalization(free.sealed(), sample)
     found.append(check_training(smoothed.noise, trained))
     dimension = x.numel()
     try:
         free.check(sample.x[0], procedure)
-        found += _reach(procedure, smoothed.noise, dimension)
+        with suppress(UsageError):  # not every procedure can be planned
+            reach = plan(procedure, smoothed.noise, dimension=dimension)
+            largest = radius_text(reach.largest_radius, 4)
+            found.append(info("reach", f"The largest {reach.norm.value} radius that can be proved is {largest}."))
     except SmoothcertError as error:
         found.append(refusal("procedure", error))
-    begin(STEPS[3])
+    begin("accuracy and scaling")
     sealed = free.sealed()
     assert free.num_classes is not None
-    rows = clock.left / _row_seconds(sealed, sample)  # that fit into the time left
-    screened = _between(4, round(_SCREENING * rows / 2 / len(scalings(sample.x))), _INPUTS // 2)
-    examined = sample.first(screened + _between(10, round(_TESTING * rows / 4), _INPUTS // 2))
+    rows = clock.left / _row_seconds(sealed, sample.x[:8])  # that fit into the time left
+    most = _INPUTS // 2
+    screened = int(np.clip(_SCREENING * rows / 2 / len(scalings(sample.x)), 4, most))
+    examined = sample.first(screened + int(np.clip(_TESTING * rows / 4, 10, most)))
     right = top_classes(sealed, examined.x) == examined.y
     found.append(check_accuracy(right, examined, free.num_classes))
     if len(examined) > screened:
         found.append(check_scaling(sealed, examined, smoothed.noise, screened))
-    begin(STEPS[4])
+    begin("votes under noise")
     copies = next((copies for copies in (COPIES, COPIES // 2) if _VOTES * rows >= 20 * copies), COPIES // 4)
-    voting = sample.first(_between(3, int(_VOTES * rows / copies), _INPUTS // 2))
+    voting = sample.first(int(np.clip(_VOTES * rows / copies, 3, most)))
     trial = try_votes(sealed, voting, smoothed.noise, copies, smoothed.batch_size or default_batch_size(x))
     if not any(finding.level is Level.ERROR and finding.title in ("accuracy", "scaling") for finding in found):
         found += check_noisy_accuracy(trial, float(right.double().mean()), smoothed.noise)
         found += check_forecast(trial, procedure, smoothed.noise, dimension)
-    begin(STEPS[5])
-    each = samples_per_input(trial, procedure, smoothed.noise, dimension)
+    begin("runtimes")
+    try:
+        each = expected_samples(procedure, smoothed.noise, trial.probabilities(), dimension=dimension)
+    except UsageError:  # there is no plan
+        each = float(procedure.expected_samples)
     rate, more = check_runtime(free, x, len(indices) * each, trial.rate, clock)
     return [*found, *more, check_time(len(indices), each, rate)]
 
 
-def _row_seconds(sealed: Sealed, sample: Sample) -> float:
+def _row_seconds(sealed: Sealed, rows: Tensor) -> float:
     """Measure the time per row with the second of two small batches."""
-    rows = sample.x[:8]
     top_classes(sealed, rows)
     begin = time.perf_counter()
     top_classes(sealed, rows)
     return (time.perf_counter() - begin) / len(rows)
-
-
-def _between(low: int, value: int, high: int) -> int:
-    return min(max(low, value), high)
-
-
-def _reach(procedure: Procedure, noise: Noise, dimension: int) -> list[Finding]:
-    """Report the largest possible radius, for procedures that can be planned."""
-    try:
-        reach = plan(procedure, noise, dimension=dimension)
-    except UsageError:
-        return []
-    largest = radius_text(reach.largest_radius, 4)
-    return [info("reach", f"The largest {reach.norm.value} radius that can be proved is {largest}.")]

@@ -14,8 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from smoothcert.certify import Anytime, Cohen, Procedure
-from smoothcert.certify.plan import expected_samples, plan
+from smoothcert.certify import Cohen, Procedure
 from smoothcert.classifiers.sealed import Sealed
 from smoothcert.doctor.findings import Finding, error, info, warning
 from smoothcert.doctor.inputs import Sample
@@ -139,9 +138,8 @@ def check_forecast(trial: Trial, procedure: Procedure, noise: Noise, dimension: 
     p = trial.probabilities().tolist()
 
     def missed(procedure: Procedure) -> float:
-        if isinstance(procedure, Anytime):
-            procedure = replace(procedure, radius=radius)
-        chances = plan(procedure, noise, radius=radius, probabilities=p, dimension=dimension).chances
+        threshold = float(noise.threshold(radius, noise.resolve_norm(procedure.norm), dimension))
+        chances = procedure.forecast(threshold, p)[1] if threshold < 1 else ()
         return 1 - float(np.mean([chance.certify for chance in chances])) if chances else 1.0
 
     try:
@@ -152,8 +150,8 @@ def check_forecast(trial: Trial, procedure: Procedure, noise: Noise, dimension: 
             detail = f"Inputs without a certificate (abstentions), by forecast: {shares or _percent(share)}"
         else:
             detail = f"{_percent(share).capitalize()} of inputs will not be certified at radius {radius:g}, by forecast"
-    except UsageError:
-        return []  # invalid settings were reported already
+    except (UsageError, NotImplementedError):
+        return []  # invalid settings were reported already, and not every procedure has a forecast
     detail += f" ({trial.copies} copies of {len(trial.y)} inputs)."
     if share < _MANY:
         return [info("forecast", detail)]
@@ -163,11 +161,3 @@ def check_forecast(trial: Trial, procedure: Procedure, noise: Noise, dimension: 
 
 def _percent(value: float) -> str:
     return "under 1%" if value < 0.01 else f"{value:.0%}"
-
-
-def samples_per_input(trial: Trial, procedure: Procedure, noise: Noise, dimension: int) -> float:
-    """Forecast the samples of an input; without a plan, return what the procedure expects."""
-    try:
-        return expected_samples(procedure, noise, trial.probabilities(), dimension=dimension)
-    except UsageError:
-        return float(procedure.expected_samples)

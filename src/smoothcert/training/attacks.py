@@ -33,17 +33,18 @@ def frozen(model: nn.Module) -> Iterator[None]:
 def smoothed_nll(model: Callable[[Tensor], Tensor], noise: Tensor, y: Tensor) -> Objective:
     """Return the objective −log of the mean softmax of the labels over fixed noise (Salman et al., 2019, Eq. 6).
 
-    Args:
-        model: The classifier.
-        noise: Noise to add to every input, of shape (copies, batch, …).
-        y: The labels.
+    The noise has the shape (copies, batch, …).
     """
 
     def objective(x: Tensor) -> Tensor:
-        logits: Tensor = model((x + noise).flatten(0, 1))
-        return F.nll_loss(mean_log_softmax(logits.reshape(*noise.shape[:2], -1)), y, reduction="none")
+        return F.nll_loss(mean_log_softmax(run(model, x + noise)), y, reduction="none")
 
     return objective
+
+
+def run(model: Callable[[Tensor], Tensor], copies: Tensor) -> Tensor:
+    """Return logits of shape (copies, batch, classes) of inputs of shape (copies, batch, …), in one forward pass."""
+    return model(copies.flatten(0, 1)).reshape(*copies.shape[:2], -1)
 
 
 def mean_log_softmax(logits: Tensor) -> Tensor:
@@ -64,10 +65,6 @@ def ascend(
     """Move inputs by projected gradient ascent with steps of fixed ℓ2 length (Madry et al., 2018).
 
     Args:
-        objective: The objective to maximise.
-        x: The inputs.
-        steps: The number of steps.
-        step: Their length.
         radius: The radius of an ℓ2 ball that limits the inputs, or None.
         center: Its center; ``x`` by default.
         clamp: The smallest and largest value of an input, or None; applied before the ball.
@@ -97,17 +94,7 @@ def ddn(
     """Attack the smoothed classifier by decoupled direction and norm (Rony et al., 2019; Salman et al., 2019).
 
     The norm starts at ``radius``, shrinks by ``factor`` after each success and grows by it after each failure, up to
-    ``radius``; the step length falls from 1 to 0.01 along a cosine.
-
-    Args:
-        model: The classifier.
-        noise: Noise to add to every input, of shape (copies, batch, …).
-        x: The inputs.
-        y: Their labels.
-        steps: The number of steps.
-        radius: The largest norm.
-        factor: The relative change of the norm per step.
-        clamp: The smallest and largest value of an input.
+    ``radius``; the step length falls from 1 to 0.01 along a cosine. The noise has the shape (copies, batch, …).
 
     Returns:
         For each input the nearest misclassified point found, or the input itself if there is none.
@@ -118,8 +105,7 @@ def ddn(
     for number in range(steps):
         at = (x + delta).detach().requires_grad_(True)
         with torch.enable_grad():
-            logits: Tensor = model((at + noise).flatten(0, 1))
-            log_mean = mean_log_softmax(logits.reshape(*noise.shape[:2], -1))
+            log_mean = mean_log_softmax(run(model, at + noise))
             (slope,) = torch.autograd.grad(F.nll_loss(log_mean, y, reduction="sum"), at)
         fooled = log_mean.detach().argmax(1) != y
         length = delta.flatten(1).norm(dim=1)

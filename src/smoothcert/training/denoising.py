@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 OBJECTIVES = ("mse", "stability", "mse-then-stability")
 """Training objectives: the error of the image, the decision of the classifier, or one after the other."""
 
-DECISIONS = "decisions"
-"""The folder of a black-box classifier's decisions, in the folder of the training."""
-
 
 def train_denoiser(
     denoiser: nn.Module,
@@ -61,19 +58,15 @@ def train_denoiser(
     inputs are held out. The weights of classifier and surrogates do not change.
 
     Args:
-        denoiser: The denoiser; in evaluation mode afterwards.
-        dataset: The training data, or a pair of all inputs and all labels.
-        noise: The noise of the later certification.
         classifier: The classifier: a module, or any callable from a batch to logits or votes.
         surrogates: Modules with the same classes, for a black-box classifier.
         objective: A name in ``OBJECTIVES``.
         mse_epochs: The epochs of ``mse-then-stability`` with the first objective; half of them by default.
-        settings: As in :func:`smoothcert.training.train`, like all that follow.
         folder: The folder of checkpoints, logs and the classifier's decisions; by default nothing is written.
 
     Returns:
         The measurements of each epoch. The loss is the mean squared error divided by the noise's variance (1 for the
-        identity), then the cross-entropy.
+        identity), then the cross-entropy. All other arguments are those of :func:`smoothcert.training.train`.
 
     Example:
         >>> from smoothcert import Gaussian, models
@@ -85,7 +78,7 @@ def train_denoiser(
         True
     """
     settings = settings or TrainingSettings()
-    black_box = bool(surrogates) or not isinstance(classifier, nn.Module)
+    teachers = [*surrogates] or ([classifier] if isinstance(classifier, nn.Module) else [])
     first = _mse_epochs(objective, mse_epochs, settings.epochs)
     for surrogate in surrogates:
         kind = type(surrogate).__name__
@@ -93,7 +86,7 @@ def train_denoiser(
     if first < settings.epochs:
         require(classifier is not None, f"the objective {objective} needs a classifier; pass one, or use mse.")
         require(
-            bool(surrogates) or not black_box,
+            bool(teachers),
             f"the objective {objective} needs gradients, and a black-box classifier has none; pass surrogates, or the "
             "classifier as a torch.nn.Module.",
         )
@@ -103,7 +96,6 @@ def train_denoiser(
     fabric = fabric or make_fabric(settings.precision)
     dataset = dataset.arrays() if isinstance(dataset, ArrayDataset) else dataset
     source = Source(dataset, fabric.device)
-    teachers = [*surrogates] or ([classifier] if isinstance(classifier, nn.Module) else [])
     if not teachers:
         settings = settings.model_copy(update={"holdout": 0})
     with ExitStack() as stack:
@@ -113,7 +105,7 @@ def train_denoiser(
                 stack.enter_context(frozen(fabric.to_device(module)))
         classes, shape = _checked(denoiser, teachers, source, dataset, evaluated=settings.holdout > 0)
         decisions = None
-        if black_box and first < settings.epochs and fabric.is_global_zero:
+        if surrogates and first < settings.epochs and fabric.is_global_zero:
             assert classifier is not None
             decisions = _decisions(classifier, dataset, classes, settings.batch_size, fabric.device, folder)
         decisions = fabric.broadcast(decisions)
@@ -176,12 +168,7 @@ class Denoising(Method):
 
 
 class Pupil(nn.Module):
-    """A denoiser in training: only its weights change, and its logits are those of the first teacher.
-
-    Args:
-        denoiser: The denoiser.
-        teachers: The classifiers that return gradients; the first one evaluates.
-    """
+    """A denoiser in training: only its weights change. Teachers return gradients, and the first one evaluates it."""
 
     def __init__(self, denoiser: nn.Module, teachers: Sequence[nn.Module]) -> None:
         super().__init__()
@@ -215,14 +202,14 @@ def _decisions(
     options: dict[str, Any] = {"num_classes": classes, "batch_size": batch_size, "device": device}
     if folder is None:
         return torch.from_numpy(clean_decisions(classifier, inputs, **options))
-    earlier = Path(folder) / "decisions.safetensors"
+    folder = Path(folder)
+    earlier, created = folder / "decisions.safetensors", not folder.exists()
     require(not earlier.exists(), f"'{earlier}' was written by an earlier version; delete it to classify again.")
-    created = not Path(folder).exists()
     try:
-        return torch.from_numpy(clean_decisions(classifier, inputs, folder=Path(folder) / DECISIONS, **options))
+        return torch.from_numpy(clean_decisions(classifier, inputs, folder=folder / "decisions", **options))
     finally:
-        if created and not any(Path(folder).iterdir()):
-            Path(folder).rmdir()  # there are no decisions
+        if created and not any(folder.iterdir()):
+            folder.rmdir()  # there are no decisions
 
 
 def _mse_epochs(objective: str, mse_epochs: int | None, epochs: int) -> int:
@@ -257,16 +244,14 @@ def _checked(
             len(shape) == 2 and shape[0] == len(x),
             f"a classifier must return a row of logits for each of {len(x)} inputs, but returned shape {shape}.",
         )
-    counts: list[int] = list(dict.fromkeys(shape[1] for shape in shapes)) or [max(needed, 2)]
+    classes, *others = dict.fromkeys(shape[1] for shape in shapes) or [max(needed, 2)]
+    listed = " and ".join(map(str, [classes, *others]))
+    require(not others, f"the surrogates have {listed} classes; use those with the classifier's.")
     require(
-        len(counts) == 1,
-        f"the surrogates have {' and '.join(map(str, counts))} classes; use those with the classifier's.",
+        not evaluated or classes >= needed,
+        f"the classifier has {classes} classes, but the labels {needed}; set holdout=0 to train without evaluation.",
     )
-    require(
-        not evaluated or counts[0] >= needed,
-        f"the classifier has {counts[0]} classes, but the labels {needed}; set holdout=0 to train without evaluation.",
-    )
-    return counts[0], tuple(x.shape[1:])
+    return classes, tuple(x.shape[1:])
 
 
 def _digest(teachers: Sequence[nn.Module], decisions: Tensor | None) -> str:

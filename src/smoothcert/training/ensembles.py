@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
@@ -28,14 +27,8 @@ from smoothcert.types import UsageError
 Members = Sequence[Callable[[Tensor], Tensor]]
 
 
-@dataclass(frozen=True)
-class Ranked:
-    """A member of an ensemble.
-
-    Attributes:
-        position: Its index among the members passed.
-        accuracy: The share of noisy copies that it classifies correctly.
-    """
+class Ranked(NamedTuple):
+    """A member: its index among those passed, and the share of noisy copies that it classifies correctly."""
 
     position: int
     accuracy: float
@@ -47,12 +40,10 @@ def rank_members(
     """Order members by their accuracy under noise, as K-consensus needs it (Horváth et al., 2022, §6).
 
     Args:
-        members: The classifiers.
         x: Inputs that neither training nor certification uses.
         y: Their labels.
         noise: The noise of the later certification.
         copies: Noisy copies of each input, the same for all members.
-        seed: The seed of the noise.
         progress: Whether to show a progress bar on stderr.
 
     Returns:
@@ -82,18 +73,11 @@ def rank_members(
     return sorted(ranked, key=lambda member: -member.accuracy)
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """The order, weights and margin of an ensemble.
-
-    Attributes:
-        ranked: The members, best first.
-        weights: Their weights for weighted voting, in that order.
-        margin: The margin of a consensus of the first two.
-    """
+class Fitted(NamedTuple):
+    """The members of an ensemble, best first, their weights in that order, and the margin of the first two."""
 
     ranked: list[Ranked]
-    weights: list[float]
+    weights: tuple[float, ...]
     margin: float
 
 
@@ -106,15 +90,10 @@ def fit_ensemble(
     seed: int = 0,
     progress: bool = False,
 ) -> Fitted:
-    """Find the order of the members of an ensemble, their weights, and the margin of a consensus of two.
+    """Find the order of members on one device, their weights, and the margin of a consensus of two.
 
-    Args:
-        members: The members, on one device.
-        inputs: Pairs of input and label that neither training nor certification uses.
-        noise: The noise of the later certification.
-        copies: Noisy copies of each input; ten times as many for the margin.
-        seed: The seed of the noise.
-        progress: Whether to show progress bars on stderr.
+    ``inputs`` are pairs of input and label. The margin uses ten times as many copies. The other arguments are those of
+    :func:`rank_members`.
     """
     if len(members) < 2:
         raise UsageError("an ensemble has several members; name at least two models or two denoisers.")
@@ -125,7 +104,7 @@ def fit_ensemble(
     ordered = [members[member.position] for member in ranked]
     weights = fit_weights(ordered, x, y, noise, copies=copies, seed=seed, progress=progress)
     margin = fit_margin(ordered, 2, x, noise, copies=10 * copies, seed=seed, progress=progress)
-    return Fitted(ranked, [float(weight) for weight in weights], margin)
+    return Fitted(ranked, weights, margin)
 
 
 def fit_weights(
@@ -180,20 +159,10 @@ def fit_margin(
 ) -> float:
     """Find the smallest margin at which a ``Consensus`` almost always decides as all its members do.
 
-    At this margin, rounded up to three digits, the first members decide differently from the soft vote of all on at
-    most this share of the noisy copies of held-out inputs. A poor choice costs radius, not soundness. The other
-    arguments are those of :func:`rank_members`.
-
-    Args:
-        members: The classifiers, in their order.
-        first: K, the number of members that must agree.
-        x: Inputs that neither training nor certification uses.
-        noise: The noise of the later certification.
-        weights: The weight of each member in soft voting; equal by default.
-        share: The share of all copies that may be decided differently.
-
-    Returns:
-        The margin; 0 if agreement is sufficient.
+    At this margin, rounded up to three digits, the first K = ``first`` members decide differently from the soft vote of
+    all on at most this share of the noisy copies of held-out inputs; it is 0 if agreement is sufficient. A poor choice
+    costs radius, not soundness. The weights are those of soft voting; the other arguments those of
+    :func:`rank_members`.
 
     Example:
         >>> import torch
@@ -216,13 +185,11 @@ def fit_margin(
         leads.append(best - second)
     found = np.sort(np.concatenate(leads))[::-1]
     allowed = int(share * copies * len(x))
-    return _rounded_up(float(found[allowed])) if len(found) > allowed else 0.0
-
-
-def _rounded_up(value: float) -> float:
-    """Return a larger number with three digits."""
-    unit = 10.0 ** (math.floor(math.log10(value)) - 2) if value > 0 else 1e-6
-    return float(f"{(math.floor(value / unit) + 1) * unit:.6g}")
+    if len(found) <= allowed:
+        return 0.0
+    lead = float(found[allowed])
+    unit = 10.0 ** (math.floor(math.log10(lead)) - 2) if lead > 0 else 1e-6
+    return float(f"{(math.floor(lead / unit) + 1) * unit:.6g}")
 
 
 def _noisy_logits(

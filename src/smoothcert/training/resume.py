@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import safetensors
 import safetensors.torch
@@ -22,67 +22,45 @@ _KEY = "smoothcert-training"
 
 @dataclass
 class Progress:
-    """The progress of a training.
-
-    Attributes:
-        epoch: Epochs done.
-        best: The score of the best one.
-        history: The measurements of each.
-        scaler: The state of the gradient scaler, for 16-bit training.
-    """
+    """The progress of a training: epochs done, the score of the best one, and the measurements of each."""
 
     epoch: int = 0
     best: float = -1.0
     history: list[dict[str, float]] = field(default_factory=list)
-    scaler: dict[str, Any] = field(default_factory=dict)
+    scaler: dict[str, Any] = field(default_factory=dict)  # the state of the gradient scaler, for 16-bit training
 
 
-def save_progress(
-    folder: Path,
-    identity: Mapping[str, Any],
-    progress: Progress,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    ema: nn.Module | None,
-    sigmas: Tensor | None = None,
-) -> None:
-    """Write the state atomically.
+class Trained(NamedTuple):
+    """What a training changes, to save and to load in place."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer  # for its momentum
+    ema: nn.Module | None = None  # the running mean of the weights
+    sigmas: Tensor | None = None  # the noise scale of each training input
+
+
+def save_progress(folder: Path, identity: Mapping[str, Any], progress: Progress, trained: Trained) -> None:
+    """Write the state of the training with these settings atomically.
 
     There is no random state: order and noise of an epoch follow from the seed and the number of the epoch.
-
-    Args:
-        folder: The folder of the training.
-        identity: The settings of the training.
-        progress: Its progress.
-        model: The model.
-        optimizer: The optimizer, for its momentum.
-        ema: The running mean of the weights, if any.
-        sigmas: The noise scale of each training input, if they differ.
     """
-    tensors = {f"model/{name}": tensor for name, tensor in model.state_dict().items()}
-    if ema is not None:
-        tensors |= {f"ema/{name}": tensor for name, tensor in ema.state_dict().items()}
-    for name, weight in model.named_parameters():
-        momentum = optimizer.state.get(weight, {}).get("momentum_buffer")
+    tensors = {f"model/{name}": tensor for name, tensor in trained.model.state_dict().items()}
+    if trained.ema is not None:
+        tensors |= {f"ema/{name}": tensor for name, tensor in trained.ema.state_dict().items()}
+    for name, weight in trained.model.named_parameters():
+        momentum = trained.optimizer.state.get(weight, {}).get("momentum_buffer")
         if momentum is not None:
             tensors[f"momentum/{name}"] = momentum
-    if sigmas is not None:
-        tensors["sigmas"] = sigmas
+    if trained.sigmas is not None:
+        tensors["sigmas"] = trained.sigmas
     values = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()}
     metadata = {_KEY: json.dumps({"identity": dict(identity), "progress": vars(progress)})}
     with replacing(folder / FILE) as temporary:
         safetensors.torch.save_file(values, temporary, metadata)
 
 
-def load_progress(
-    folder: Path,
-    identity: Mapping[str, Any],
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    ema: nn.Module | None,
-    sigmas: Tensor | None = None,
-) -> Progress:
-    """Load the arguments of ``save_progress`` in place, if the folder holds them, and return the progress.
+def load_progress(folder: Path, identity: Mapping[str, Any], trained: Trained) -> Progress:
+    """Load what ``save_progress`` wrote, if the folder holds it, and return the progress.
 
     Raises:
         UsageError: If the folder holds another training.
@@ -106,19 +84,15 @@ def load_progress(
             "the old training with --fresh."
         )
     try:
-        model.load_state_dict(_part(tensors, "model/"))
-        if ema is not None:
-            ema.load_state_dict(_part(tensors, "ema/"))
-        momentum = _part(tensors, "momentum/")
-        for name, weight in model.named_parameters():
-            if name in momentum:
-                optimizer.state[weight]["momentum_buffer"] = torch.empty_like(weight).copy_(momentum[name])
-        if sigmas is not None:
-            sigmas.copy_(tensors["sigmas"])
+        for prefix, module in (("model/", trained.model), ("ema/", trained.ema)):
+            part = {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
+            if module is not None:
+                module.load_state_dict(part)
+        for name, weight in trained.model.named_parameters():
+            if (momentum := tensors.get(f"momentum/{name}")) is not None:
+                trained.optimizer.state[weight]["momentum_buffer"] = torch.empty_like(weight).copy_(momentum)
+        if trained.sigmas is not None:
+            trained.sigmas.copy_(tensors["sigmas"])
     except (RuntimeError, KeyError) as error:
         raise SmoothcertError(f"'{file}' does not match the model; delete it to start again.") from error
     return progress
-
-
-def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}

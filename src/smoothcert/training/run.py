@@ -1,10 +1,11 @@
-"""Train a recipe in a folder."""
+"""Train a recipe in a folder, with the soft labels that it needs."""
 
 from __future__ import annotations
 
 import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,20 +13,18 @@ import torch
 from torch import Tensor, nn
 
 from smoothcert import data, models
-from smoothcert.evaluate.cluster import Cluster
-from smoothcert.noise import Gaussian
+from smoothcert.certify import Smoothed
+from smoothcert.evaluate import Cluster, count_votes
+from smoothcert.noise import Gaussian, Noise
 from smoothcert.training.loop import BEST, HISTORY, LAST, make_fabric, train
 from smoothcert.training.recipes import load_recipe
 from smoothcert.training.resume import FILE
 from smoothcert.training.settings import Recipe
 from smoothcert.training.sigma import SIGMAS
-from smoothcert.training.soft_labels import soft_labels
 from smoothcert.types import UsageError
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-
-SOFT_LABELS = "soft-labels"
 
 
 def train_recipe(
@@ -46,23 +45,13 @@ def train_recipe(
     next to this one that other trainings share.
 
     Args:
-        recipe: The recipe.
-        folder: The folder of checkpoints and logs.
         find: Returns the recipe of a name.
         root: The folder of the named datasets.
-        fabric: Devices and processes, launched; one device by default.
         fresh: Whether to delete an earlier training in the folder first.
-        progress: Whether to show a progress bar on stderr.
-        tensorboard: Whether to write TensorBoard logs as well.
         cluster: The Ray cluster that counts soft labels.
 
-    Returns:
-        The measurements of each epoch.
-
-    Raises:
-        UsageError: If the recipe is inconsistent, or the folder holds another training.
-        DataError: If the data is missing.
-        SmoothcertError: If the loss is not finite.
+    Returns, raises and the other arguments are those of :func:`smoothcert.training.train`; a DataError is raised if
+    the data is missing.
     """
     folder = Path(folder)
     fabric = fabric or make_fabric(recipe.precision)
@@ -84,13 +73,25 @@ def train_recipe(
 
     labels = None
     if method.needs_soft_labels:
-        assert recipe.soft_labels is not None
-        teacher = find(recipe.soft_labels.recipe)
+        wanted = recipe.soft_labels
+        assert wanted is not None
+        teacher = find(wanted.recipe)
         if teacher.build_method().needs_soft_labels or teacher.dataset != recipe.dataset:
             raise UsageError(f"{teacher.name} cannot make soft labels for {recipe.name}: use a Gaussian recipe.")
-        voter = trained_model(teacher, "the soft labels").to(fabric.device)
-        place = folder.parent / SOFT_LABELS / f"{teacher.name}-{recipe.soft_labels.sigma:g}-{recipe.soft_labels.n}"
-        labels = _soft_labels(recipe, voter, dataset, place, fabric, progress, cluster)
+        count = partial(
+            soft_labels,
+            trained_model(teacher, "the soft labels").to(fabric.device),
+            dataset.arrays()[0] if isinstance(dataset, data.ArrayDataset) else dataset,
+            Gaussian(wanted.sigma),
+            n=wanted.n,
+            num_classes=dataset.num_classes,
+            folder=folder.parent / "soft-labels" / f"{teacher.name}-{wanted.sigma:g}-{wanted.n}",
+            cluster=cluster,
+        )
+        if fabric.is_global_zero:  # one process counts, and all read
+            count(progress=progress)
+        fabric.barrier()
+        labels = count(progress=False)
     model, info = _model(recipe, dataset)
     if recipe.start is not None:
         other = find(recipe.start)
@@ -139,21 +140,30 @@ def _model(recipe: Recipe, dataset: data.Dataset) -> tuple[nn.Module, models.Che
     return model, models.CheckpointInfo.of(recipe.model, noise=recipe.build_noise().config(), extra=extra, **options)
 
 
-def _soft_labels(
-    recipe: Recipe,
+def soft_labels(
     model: nn.Module,
-    dataset: data.Dataset,
-    folder: Path,
-    fabric: Fabric,
-    progress: bool,
-    cluster: Cluster | None,
+    x: Tensor | data.Dataset,
+    noise: Noise,
+    *,
+    n: int,
+    num_classes: int,
+    folder: str | os.PathLike[str],
+    seed: int = 0,
+    progress: bool = True,
+    cluster: Cluster | None = None,
 ) -> Tensor:
-    """Count soft labels in one process, and read them in all."""
-    assert recipe.soft_labels is not None
-    x = dataset.arrays()[0] if isinstance(dataset, data.ArrayDataset) else dataset
-    noise, n = Gaussian(recipe.soft_labels.sigma), recipe.soft_labels.n
-    options: dict[str, Any] = {"n": n, "num_classes": dataset.num_classes, "folder": folder, "cluster": cluster}
-    if fabric.is_global_zero:
-        soft_labels(model, x, noise, progress=progress, **options)
-    fabric.barrier()
-    return soft_labels(model, x, noise, progress=False, **options)
+    """Return vote shares of each input: ŷ_c = (1/n) Σ 1[f(x + δ_i) = c] (Jeong et al., 2023, Eq. 10).
+
+    Copies with a NaN or infinite logit do not count. A copy of the model runs in evaluation mode. The shares have the
+    shape (inputs, classes), on the model's device; each row sums to 1. Arguments and errors are those of
+    :func:`smoothcert.evaluate.count_votes`.
+    """
+    if (Path(folder) / "labels.json").exists():
+        raise UsageError(f"{folder} holds soft labels of an earlier version; delete it to count them again.")
+    smoothed = Smoothed(model, noise, num_classes=num_classes, input_range=None)
+    dataset = [(image, 0) for image in x.detach()] if isinstance(x, Tensor) else x
+    found = count_votes(
+        smoothed, dataset, n, folder=folder, seed=seed, title="soft labels", progress=progress, cluster=cluster
+    )
+    votes = torch.from_numpy(found)
+    return (votes / votes.sum(dim=1, keepdim=True)).to(smoothed.device)

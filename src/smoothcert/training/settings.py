@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from smoothcert.noise import Gaussian, Noise, noise_from_config
-from smoothcert.sampling.sigma import CLAMP, INTERVAL
+from smoothcert.sampling.sigma import CLAMP, INTERVAL, OptimizeSigma
 from smoothcert.training.methods import METHODS, Method
 from smoothcert.types import UsageError, unknown_name
 
@@ -36,12 +36,13 @@ class DataDependentSigma(BaseModel):
     interval: tuple[float, float] = INTERVAL
 
     @model_validator(mode="after")
-    def _pairs_fit(self) -> DataDependentSigma:
-        if not 0 < self.clamp[0] < self.clamp[1] < 1:
-            raise ValueError(f"clamp must be two increasing numbers between 0 and 1, got {list(self.clamp)}")
-        if not 0 < self.interval[0] < self.interval[1] < math.inf:
-            raise ValueError(f"interval must be two increasing numbers above 0, got {list(self.interval)}")
+    def _solvable(self) -> DataDependentSigma:
+        self.solver()
         return self
+
+    def solver(self) -> OptimizeSigma:
+        """Return the search of a batch."""
+        return OptimizeSigma(**self.model_dump(exclude={"warmup"}))
 
     def start(self, noise: Noise) -> float:
         """Return the initial scale of every input, or raise a UsageError if the noise does not have one."""

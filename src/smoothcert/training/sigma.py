@@ -15,7 +15,6 @@ from torch import Generator, Tensor, nn
 from smoothcert.files import replacing
 from smoothcert.noise import Noise
 from smoothcert.sampling.seeds import MODELLING, block_seed
-from smoothcert.sampling.sigma import OptimizeSigma
 from smoothcert.training.settings import DataDependentSigma
 from smoothcert.types import SmoothcertError
 
@@ -32,17 +31,8 @@ class InputSigmas:
     """The noise scale of each training input, kept from epoch to epoch (Alfarra et al., 2022, Algorithm 2).
 
     The noise that improves a scale depends on the seed, the epoch and the input, not on the batch or on the number of
-    processes.
-
-    Args:
-        settings: The settings of the search.
-        noise: The noise of the training, whose scale is the start value.
-        inputs: The number of training inputs.
-        seed: The seed of the training.
-        device: The device of the inputs.
-
-    Attributes:
-        values: The scales by the index of the input, in double precision on the CPU.
+    processes. The start value is the scale of the training's noise. ``values`` has the scales by the index of the
+    input, in double precision on the CPU.
     """
 
     def __init__(
@@ -52,16 +42,16 @@ class InputSigmas:
         self.values = torch.full((inputs,), self._start, dtype=torch.float64)
 
     def update(self, model: nn.Module, x: Tensor, rows: Tensor, epoch: int) -> Tensor | None:
-        """Improve the scales of a batch ``x`` of inputs with these indices.
+        """Improve the scales of a batch ``x`` of inputs with these indices, and return them.
 
-        Returns:
-            The scales to train with, (batch,), or None if all of them are still that of the noise.
+        The result is None if all of them are still that of the noise.
         """
         settings = self._settings
         if epoch >= settings.warmup and settings.steps > 0:
-            solver = OptimizeSigma(**settings.model_dump(exclude={"warmup"}))
-            generators = [self._generator(index, epoch) for index in rows.tolist()]
-            found = solver(model, x, self.values[rows].to(x), generators)
+            # block 0 is for certification
+            seeds = [block_seed(self._seed, index, MODELLING, epoch + 1) for index in rows.tolist()]
+            generators = [Generator(device=self._device).manual_seed(seed) for seed in seeds]
+            found = settings.solver()(model, x, self.values[rows].to(x), generators)
             self.values[rows] = found.to(self.values).clamp(*settings.interval)
         values = self.values[rows]
         return None if bool((values == self._start).all()) else values.to(x)
@@ -78,10 +68,6 @@ class InputSigmas:
         found = found.to(self.values)
         self.values.copy_(torch.where(found > 0, found, self.values))
 
-    def _generator(self, index: int, epoch: int) -> Generator:
-        seed = block_seed(self._seed, index, MODELLING, epoch + 1)  # block 0 is for certification
-        return Generator(device=self._device).manual_seed(seed)
-
 
 def save_sigmas(path: Path, sigmas: Tensor) -> None:
     """Write the scales of all training inputs atomically."""
@@ -90,13 +76,9 @@ def save_sigmas(path: Path, sigmas: Tensor) -> None:
 
 
 def load_sigmas(path: str | os.PathLike[str]) -> Tensor:
-    """Load the final noise scales of a training with ``data_dependent_sigma``.
+    """Load the final noise scale of each training input, from its file or the folder of the training.
 
-    Args:
-        path: The file, or the folder of the training.
-
-    Returns:
-        The scale of each training input by its index; held-out inputs have that of the noise.
+    Held-out inputs have the scale of the noise.
 
     Example:
         >>> import tempfile

@@ -4,31 +4,30 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
 import torch
 from torch import Generator, Tensor, nn
 
 from smoothcert.noise import Gaussian, Noise
-from smoothcert.training.attacks import column
+from smoothcert.training.attacks import column, run
 from smoothcert.types import UsageError
 
-_UNIT = Gaussian(1.0)
+__all__ = ["Method", "Passes", "State", "require", "run"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """The randomness and the progress of training, on which a loss depends in addition to its batch.
-
-    The defaults are those of a training after its warm-up, in one process: ``State(generator=torch.Generator())``.
+    """The randomness and the progress of training; by default after the warm-up, in one process.
 
     Attributes:
         generator: The source of all randomness, on the device of the batch.
         epoch: Epochs done, with fraction.
         rate_dropped: Whether the learning rate has been lowered for the first time.
         soft_labels: A distribution over classes for each input, for methods that need it.
-        place: The first row of this process and the number of rows, of a batch that several processes share.
+        place: The first row of this process and the number of rows, of a batch that several processes share. Each
+            draws for the whole batch and keeps its rows, so that the number of processes does not matter.
         sigma: The Gaussian noise scale of each input, (batch,); None for that of the noise.
     """
 
@@ -41,14 +40,10 @@ class State:
 
     def noisy(self, noise: Noise, x: Tensor, copies: int = 1) -> Tensor:
         """Draw noisy copies of a batch, of shape (copies, batch, …)."""
-        if self.sigma is None:
-            return self._drawn(noise, x, copies)
-        return self._drawn(_UNIT, torch.zeros_like(x), copies).mul_(column(self.sigma.to(x.dtype), x)).add_(x)
-
-    def _drawn(self, noise: Noise, x: Tensor, copies: int) -> Tensor:
-        if self.place is None:
-            return noise.sample(x, x.new_empty((copies, *x.shape)), self.generator)
-        first, rows = self.place  # draw for all processes and keep our rows, so that their number does not matter
+        if self.sigma is not None:
+            unit = replace(self, sigma=None).noisy(Gaussian(1.0), torch.zeros_like(x), copies)
+            return unit.mul_(column(self.sigma.to(x.dtype), x)).add_(x)
+        first, rows = self.place or (0, len(x))
         whole = x.new_zeros((rows, *x.shape[1:]))
         whole[first : first + len(x)] = x
         drawn = noise.sample(whole, whole.new_empty((copies, *whole.shape)), self.generator)
@@ -56,7 +51,7 @@ class State:
 
     def uniform(self, batch: Tensor, copies: int = 1) -> Tensor:
         """Draw uniform numbers in [0, 1), of shape (copies, batch)."""
-        first, rows = (0, len(batch)) if self.place is None else self.place
+        first, rows = self.place or (0, len(batch))
         drawn = torch.rand((copies, rows), generator=self.generator, device=batch.device)
         return drawn[:, first : first + len(batch)]
 
@@ -78,27 +73,23 @@ class Passes:
 
 @dataclass(frozen=True, kw_only=True)
 class Method(ABC):
-    """A training method: its settings, and a loss that authors write as :meth:`loss`.
-
-    Attributes:
-        name: The name in ``METHODS`` and in recipes.
-        moves: Whether it moves inputs or noise by small amounts, which requires additive noise.
-    """
+    """A training method: its settings, and a loss that authors write as :meth:`loss`."""
 
     name: ClassVar[str]
-    moves: ClassVar[bool] = False
+    moves: ClassVar[bool] = False  # whether it moves inputs or noise by small amounts, which requires additive noise
+
+    def __post_init__(self) -> None:
+        """Check the settings that several methods share."""
+        for name in ("lam", "eta", "epsilon", "late_epsilon", "warmup"):
+            value = getattr(self, name, None)
+            require(value is None or value >= 0, f"{name} must not be negative, got {value}.")
+        for name in ("steps", "m"):
+            count = getattr(self, name, 1)
+            require(count >= 1, f"{name} must be at least 1, got {count}.")
 
     @final
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, noise: Noise, state: State) -> Tensor:
-        """Return the mean loss of a batch, a differentiable scalar.
-
-        Args:
-            model: The classifier, in training mode; its mode does not change.
-            x: A batch of inputs.
-            y: Their labels.
-            noise: The noise of the later certification.
-            state: Randomness and the progress of training.
-        """
+        """Return the mean loss of a batch, a differentiable scalar; the model's mode does not change."""
         self.check(noise)
         if len(x) != len(y):
             raise UsageError(f"a batch needs as many labels as inputs, got {len(x)} inputs and {len(y)} labels.")
@@ -132,12 +123,6 @@ class Method(ABC):
     def passes(self) -> Passes:
         """The cost of one input without warm-up and masks."""
         return Passes(train=self.copies)
-
-
-def run(model: nn.Module, copies: Tensor) -> Tensor:
-    """Return logits of shape (copies, batch, classes) of inputs of shape (copies, batch, …), in one forward pass."""
-    logits: Tensor = model(copies.flatten(0, 1))
-    return logits.reshape(*copies.shape[:2], -1)
 
 
 def require(holds: bool, sentence: str) -> None:

@@ -55,10 +55,7 @@ class CatRS(Method):
     moves: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        require(self.lam >= 0, f"lam must not be negative, got {self.lam}.")
-        require(self.steps >= 1 and self.m >= 1, f"steps and m must be at least 1, got {self.steps} and {self.m}.")
-        radii = (self.epsilon, self.epsilon if self.late_epsilon is None else self.late_epsilon)
-        require(all(radius >= 0 for radius in radii), f"epsilon and late_epsilon must not be negative, got {radii}.")
+        super().__post_init__()
         require(self.low or self.lam > 0, "without L_low, lam must be positive.")
         for name, choices in _CHOICES.items():
             value = getattr(self, name)

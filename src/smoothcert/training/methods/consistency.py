@@ -42,8 +42,8 @@ class Consistency(Method):
     name: ClassVar[str] = "consistency"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(self.form in FORMS, f"form must be one of {', '.join(FORMS)}, got {self.form!r}.")
-        require(self.lam >= 0 and self.eta >= 0, f"lam and eta must not be negative, got {self.lam}, {self.eta}.")
         require(self.m >= 2, f"m must be at least 2, as predictions are compared, got {self.m}.")
 
     def loss(self, model: nn.Module, x: Tensor, y: Tensor, noise: Noise, state: State) -> Tensor:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from smoothcert.noise import Noise
-from smoothcert.training.methods.base import Method, State, require, run
+from smoothcert.training.methods.base import Method, State, run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +30,6 @@ class NoiseAugmentation(Method):
     m: int = 1
 
     name: ClassVar[str] = "gaussian"
-
-    def __post_init__(self) -> None:
-        require(self.m >= 1, f"m must be at least 1, got {self.m}.")
 
     def loss(self, model: nn.Module, x: Tensor, y: Tensor, noise: Noise, state: State) -> Tensor:
         logits = run(model, state.noisy(noise, x, self.m))

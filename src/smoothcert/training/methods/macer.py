@@ -42,10 +42,8 @@ class Macer(Method):
     name: ClassVar[str] = "macer"
 
     def __post_init__(self) -> None:
-        require(self.lam >= 0, f"lam must not be negative, got {self.lam}.")
+        super().__post_init__()
         require(self.gamma > 0 and self.beta > 0, f"gamma and beta must be positive, got {self.gamma}, {self.beta}.")
-        require(self.m >= 1, f"m must be at least 1, got {self.m}.")
-        require(self.warmup >= 0, f"warmup must not be negative, got {self.warmup}.")
 
     def loss(self, model: nn.Module, x: Tensor, y: Tensor, noise: Noise, state: State) -> Tensor:
         logits = run(model, state.noisy(noise, x, self.m))

@@ -37,11 +37,8 @@ class SmoothAdv(Method):
     moves: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(self.attack in ("pgd", "ddn"), f"attack must be pgd or ddn, got {self.attack!r}.")
-        require(self.epsilon >= 0, f"epsilon must not be negative, got {self.epsilon}.")
-        require(self.steps >= 1, f"steps must be at least 1, got {self.steps}.")
-        require(self.m >= 1, f"m must be at least 1, got {self.m}.")
-        require(self.warmup >= 0, f"warmup must not be negative, got {self.warmup}.")
 
     def loss(self, model: nn.Module, x: Tensor, y: Tensor, noise: Noise, state: State) -> Tensor:
         delta = state.noisy(noise, x, self.m) - x

@@ -40,9 +40,8 @@ class SmoothMix(Method):
     moves: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        require(self.eta >= 0, f"eta must not be negative, got {self.eta}.")
+        super().__post_init__()
         require(self.step > 0, f"step must be positive, got {self.step}.")
-        require(self.steps >= 1 and self.m >= 1, f"steps and m must be at least 1, got {self.steps} and {self.m}.")
         require(self.radius is None or self.radius > 0, f"radius must be positive, got {self.radius}.")
 
     def loss(self, model: nn.Module, x: Tensor, y: Tensor, noise: Noise, state: State) -> Tensor:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from smoothcert.noise import Noise
-from smoothcert.training.methods.base import Method, Passes, State, require
+from smoothcert.training.methods.base import Method, Passes, State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,9 +23,6 @@ class Stability(Method):
     lam: float = 2.0
 
     name: ClassVar[str] = "stability"
-
-    def __post_init__(self) -> None:
-        require(self.lam >= 0, f"lam must not be negative, got {self.lam}.")
 
     def loss(self, model: nn.Module, x: Tensor, y: Tensor, noise: Noise, state: State) -> Tensor:
         clean = model(x)
