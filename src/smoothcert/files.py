@@ -27,20 +27,12 @@ def unpacked_limit(packed: int) -> int:
 
     Images compress to a tenth at best, and zip or gzip files to a thousandth. So a hundred times the size, or 256 MB
     for small files, is enough for a dataset and keeps a decompression bomb harmless.
-
-    Example:
-        >>> unpacked_limit(1_000), unpacked_limit(10_000_000)
-        (268435456, 1000000000)
     """
     return max(1 << 28, 100 * packed)
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse untrusted JSON.
-
-    Raises:
-        ValueError: If it is not JSON, or nested too deeply.
-    """
+    """Parse untrusted JSON; raise a ValueError if it is invalid or nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -54,11 +46,7 @@ def temporary_beside(path: Path) -> Path:
 
 @contextmanager
 def saving(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Write a file that the user named, as :func:`replacing` does; ``-`` is standard output.
-
-    Raises:
-        SmoothcertError: If it cannot be written.
-    """
+    """Write a file that the user named, as :func:`replacing` does, or explain the error; ``-`` is standard output."""
     path = Path(path)
     try:
         with _copied_to(None) if path == STANDARD_OUTPUT else replacing(path) as temporary:
@@ -75,16 +63,12 @@ def replacing(path: Path) -> Iterator[Path]:
 
     A regular file is replaced in one step; a link to one stays a link. If ``path`` is anything else (a device, a pipe,
     ``/dev/stdout``), the content is written into it, because renaming over it would destroy it.
-
-    Raises:
-        OSError: If it cannot be written.
     """
     target = _followed(path)
-    if isinstance(target, Path) and target.is_dir():
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    writing = _copied_to(target)
     if isinstance(target, Path) and (target.is_file() or not target.exists()):
         writing = _renamed_to(target)
+    else:
+        writing = _copied_to(target)
     with writing as temporary:
         yield temporary
 

@@ -88,6 +88,13 @@ def test_a_folder_cannot_go_to_standard_output(run, tmp_path, monkeypatch, comma
     assert os.listdir() == []
 
 
+@pytest.mark.parametrize("command", ["table", "export", "report"])
+def test_a_file_in_a_missing_folder_is_refused_before_anything_is_read(run, tmp_path, command):
+    code, out, err = run(command, "nowhere", "-o", tmp_path / "missing" / "file.html")
+    assert (code, out) == (2, "")
+    assert err == f"smoothcert: there is no folder {tmp_path / 'missing'} to write file.html to; make it first.\n"
+
+
 def test_a_device_is_written_into(run, finished, tmp_path):
     link = tmp_path / "null"
     link.symlink_to(os.devnull)

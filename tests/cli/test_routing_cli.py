@@ -145,6 +145,8 @@ def test_a_router_certifies_with_the_expert_that_the_selector_chooses(run, folde
     assert {row["guarantee"] for row in rows} == {"routed"}
     code, out, err = run(*command, "--vote", "soft")
     assert (code, out, "--router chooses one model" in err) == (2, "", True)
+    code, out, err = run(*command, "--sigma-steps", 3)
+    assert (code, out, "sigma cannot be chosen for a selector" in err) == (2, "", True)
 
 
 def test_training_data_of_selectors(run, folder, tmp_path):

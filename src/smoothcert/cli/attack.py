@@ -21,7 +21,7 @@ from smoothcert.data.subset import select
 from smoothcert.files import STANDARD_OUTPUT, saving
 from smoothcert.noise import Gaussian
 from smoothcert.report.tables.accuracy import percent
-from smoothcert.report.tables.layout import Cell, Column, Line, Sheet
+from smoothcert.report.tables.layout import Column, Sheet, text_line
 from smoothcert.store import load_run
 from smoothcert.types import Norm, UsageError, radius_text
 
@@ -66,12 +66,8 @@ def attack(
     seed = fresh_seed() if seed is None else seed
     if not 0 <= seed < 2**63:
         raise UsageError(f"seed must be between 0 and 2**63 - 1, got {seed}.")
-    if output is not None and not output.parent.is_dir():
-        raise UsageError(f"there is no folder {output.parent} to write {output.name} to; make it first.")
     if norm is not None and norm.lower() != Norm.L2.value:
         raise UsageError(f"the attack works in l2 only, got --norm {norm}; leave it out.")
-    if min(at) <= 0:
-        raise UsageError(f"an attack needs radii above 0, got {min(at):g}.")
     rows = {} if classifier.batch_size is None else {"rows": classifier.batch_size}
     settings = build("attack", {"attack": AttackSettings}, "attack", how.settings, **rows)
     procedure = Cohen(n=n, alpha=settings.alpha)
@@ -79,17 +75,17 @@ def attack(
     stored = load_run(run) if run is not None else None
     exact = None if stored is None else stored.settings.noise is not None and stored.settings.noise.grid is not None
     dataset = about.load()
-    smoothed, _ = load_smoothed(classifier, [dataset], noise, exact=exact)
+    smoothed, _ = load_smoothed(classifier, [dataset], noise, exact)
     if Norm.L2 not in smoothed.noise.norms:
         raise UsageError(
             f"the attack works in l2, which {smoothed.noise.name} noise does not certify (it certifies "
             f"{', '.join(smoothed.noise.norms)}); attack a model trained with Gaussian noise, or give --sigma."
         )
-    chosen: dict[str, Any] = {} if stored is None else dict(stored.config.get("inputs", {}))
-    chosen.pop("shard", None)
+    chosen: dict[str, Any] = {"every": 1, "start": 0, "stop": None}
+    chosen |= {} if stored is None else stored.config.get("inputs", {})
     given = {"every": every, "start": start, "stop": stop}
     chosen |= {name: value for name, value in given.items() if value is not None}
-    indices = select(len(dataset), **{"every": 1, "start": 0, "stop": None, **chosen})[:most]
+    indices = select(len(dataset), **{name: chosen[name] for name in given})[:most]
     certified = {} if stored is None else certified_by_run(stored, smoothed, dataset, indices)
     place: dict[str, Any] = {"every": indices.step, "start": indices.start, "stop": indices[-1] + 1}
     results = attack_dataset(smoothed, dataset, at, settings, **place, seed=seed, keep=False)
@@ -113,8 +109,7 @@ def _sheet(radii: Sequence[float], results: Sequence[AttackResult], certified: M
         broken, abstained = map(outcomes.count, (AttackOutcome.BROKEN, AttackOutcome.ABSTAINED))
         right = sum(certified[r.index].label == r.label and certified[r.index].radius >= radius for r in here)
         shares = [percent(count, len(here)) for count in (len(here) - broken, right)]
-        texts = [f"{radius:g}", *shares, str(broken), str(abstained), str(len(here))]
-        lines.append(Line(tuple(map(Cell, texts))))
+        lines.append(text_line([f"{radius:g}", *shares, str(broken), str(abstained), str(len(here))]))
     return Sheet("", tuple(Column(heading, align="right") for heading in headings), tuple(lines))
 
 

@@ -60,7 +60,7 @@ def certify(
     chosen, procedure, cluster = noise.build(), how.build(), over.build()
     part = None if shard is None else _shard(shard)
     dataset = about.load()
-    smoothed, source = load_smoothed(classifier, [dataset], chosen, each.make, exact=noise.exact)
+    smoothed, source = load_smoothed(classifier, [dataset], chosen, noise.exact, **each.build())
     selected = select(len(dataset), **vars(inputs))
     per_input, shared = how.share(procedure, len(selected), smoothed.device)
     names = [classifier.name, dataset.name, *_noise_names(smoothed.noise), *["chosen-sigma"] * each.chosen]
@@ -113,7 +113,7 @@ def predict(
     """
     chosen, settings = noise.build(), Cohen(n=votes, alpha=alpha)
     dataset = about.load()
-    smoothed, _ = load_smoothed(classifier, [dataset], chosen, exact=noise.exact)
+    smoothed, _ = load_smoothed(classifier, [dataset], chosen, noise.exact)
     indices = select(len(dataset), **vars(inputs))
     correct = abstained = 0
     lines: dict[int, str] = {}

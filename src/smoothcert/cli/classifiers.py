@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,7 +19,7 @@ from smoothcert.classifiers import VOTES, Consensus, Denoised, Ensemble
 from smoothcert.cli.options import DataRoot, Device, Group, Threads, hardware, numbers
 from smoothcert.cli.procedures import with_arithmetic
 from smoothcert.noise import Gaussian, Noise, noise_from_config
-from smoothcert.sampling.sigma import GridSigma, OptimizeSigma, SigmaSolver
+from smoothcert.sampling.sigma import GridSigma, OptimizeSigma
 from smoothcert.types import CheckpointError, UsageError
 
 
@@ -101,19 +101,19 @@ class SigmaOptions(Group, panel="Noise per input"):
     def chosen(self) -> bool:
         return self.sigma_steps is not None or self.sigma_grid is not None
 
-    def make(self, model: nn.Module, noise: Noise, **options: Any) -> Smoothed:
-        """Make the classifier, with one noise for all inputs or one for each."""
+    def build(self) -> dict[str, Any]:
+        """Return the options of ``Smoothed`` for a chosen sigma."""
         if self.sigma_steps is not None and self.sigma_grid is not None:
             raise UsageError("give --sigma-steps or --sigma-grid, not both.")
-        solver: SigmaSolver
-        if self.sigma_steps is not None:
-            solver = OptimizeSigma(steps=self.sigma_steps)
-        elif self.sigma_grid is not None:
-            solver = GridSigma(grid=() if self.sigma_grid == "usual" else numbers(self.sigma_grid, "--sigma-grid"))
-        elif self.memory is not None:
+        if self.memory is not None and not self.chosen:
             raise UsageError("--memory is for a sigma chosen for each input; give --sigma-steps or --sigma-grid.")
+        if self.sigma_steps is not None:
+            options: dict[str, Any] = {"sigma": OptimizeSigma(steps=self.sigma_steps)}
+        elif self.sigma_grid is not None:
+            grid = () if self.sigma_grid == "usual" else numbers(self.sigma_grid, "--sigma-grid")
+            options = {"sigma": GridSigma(grid=grid)}
         else:
-            return Smoothed(model, noise, **options)
+            return {}
         if self.memory is None:
             typer.echo(
                 "Warning: with a sigma chosen for each input, a radius is about that input's smoothed classifier only "
@@ -121,7 +121,9 @@ class SigmaOptions(Group, panel="Noise per input"):
                 "consistent.",
                 err=True,
             )
-        return Smoothed(model, noise, sigma=solver, memory=Memory(self.memory) if self.memory else None, **options)
+        else:
+            options["memory"] = Memory(self.memory)
+        return options
 
 
 Seed = Annotated[int | None, "Seed of the noise; random by default. Only to repeat a run, never to select results."]
@@ -131,22 +133,20 @@ def load_smoothed(
     options: ClassifierOptions,
     datasets: Sequence[data.Dataset],
     noise: Noise | None,
-    make: Callable[..., Smoothed] = Smoothed,
-    *,
     exact: bool | None = None,
+    **per_input: Any,
 ) -> tuple[Smoothed, dict[str, Any]]:
-    """Load the smoothed classifier for datasets of the same classes, and describe where it comes from."""
+    """Load the smoothed classifier for datasets of the same classes, and describe where it comes from.
+
+    ``exact`` is as in :func:`with_arithmetic`, and ``per_input`` are the options of a sigma chosen for each input.
+    """
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     _check_vote(options)
     checkpoints, members = load_members(options, datasets[0])
     levels = {dataset.levels for dataset in datasets}
     grid = levels.pop() if len(levels) == 1 else None
-    running: dict[str, Any] = {
-        "batch_size": options.batch_size,
-        "runtime": options.runtime,
-        "precision": options.precision,
-    }
+    running: dict[str, Any] = {name: getattr(options, name) for name in ("batch_size", "runtime", "precision")}
     running["num_classes"] = checkpoints[0].info.num_classes
     if options.router is not None:
         # Each model is an expert under the noise of its training, and a selector chooses between them.
@@ -158,10 +158,10 @@ def load_smoothed(
         chosen = with_arithmetic(_noise_to_use(noise, [selector]), grid, exact)
         running["num_classes"] = selector.info.num_classes
         device = next(members[0].parameters()).device
-        smoothed = Smoothed(selector.model.to(device), chosen, experts=experts, **running)
+        smoothed = Smoothed(selector.model.to(device), chosen, experts=experts, **running, **per_input)
     else:
         chosen = with_arithmetic(_noise_to_use(noise, checkpoints, options.denoisers), grid, exact)
-        smoothed = make(_joined(members, options), chosen, **running)
+        smoothed = Smoothed(_joined(members, options), chosen, **running, **per_input)
     source: dict[str, Any] = {"checkpoint": str(checkpoints[0].path), "sha256": checkpoints[0].sha256}
     if len(members) > 1 or options.denoisers:
         files = [*(checkpoint.path for checkpoint in checkpoints), *options.denoisers]
@@ -262,25 +262,21 @@ def trained_noise(
     infos = {checkpoint.path: checkpoint.info for checkpoint in checkpoints}
     if denoisers:
         infos = {path: models.describe(path).info for path in denoisers}
-    noises = {path: _noise(info, path) for path, info in infos.items()}
+    noises: dict[Path, Noise] = {}
+    for path, info in infos.items():
+        if info.noise is None and info.sigma is None:
+            raise UsageError(
+                f"{path} does not record the noise of its training; give --sigma for Gaussian noise, or another "
+                "--noise and its settings."
+            )
+        try:
+            noises[path] = noise_from_config(info.noise or {"name": Gaussian.name, "sigma": info.sigma})
+        except UsageError as error:
+            raise CheckpointError(f"{path} was trained with a noise that cannot be used: {error}") from error
     if len(set(noises.values())) > 1:
         listed = "; ".join(f"{path}: {noise}" for path, noise in noises.items())
         raise UsageError(f"the models were trained with different noise ({listed}); choose one, as --sigma.")
     return next(iter(noises.values()))
-
-
-def _noise(info: models.CheckpointInfo, path: Path) -> Noise:
-    if info.noise is not None:
-        try:
-            return noise_from_config(info.noise)
-        except UsageError as error:
-            raise CheckpointError(f"{path} was trained with a noise that cannot be used: {error}") from error
-    if info.sigma is None:
-        raise UsageError(
-            f"{path} does not record the noise of its training; give --sigma for Gaussian noise, or another --noise "
-            "and its settings."
-        )
-    return Gaussian(info.sigma)
 
 
 def _training(info: models.CheckpointInfo) -> dict[str, Any] | None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -74,17 +73,15 @@ def run(
     if (shown.by == "severity" or shown.plot_severity is not None) and not any(member.severity for member in sets):
         raise UsageError(f"these corruptions of {about.data_name} have no severities; show types instead.")
     count = sum(len(select(len(member.dataset), **vars(inputs))) for member in sets)
-    smoothed, source = load_smoothed(classifier, [member.dataset for member in sets], chosen, exact=noise.exact)
+    smoothed, source = load_smoothed(classifier, [member.dataset for member in sets], chosen, noise.exact)
     procedure, shared = how.share(procedure, count, smoothed.device)
     made = {"noise": smoothed.noise.config(), "procedure": procedure.config(), "inputs": vars(inputs)}
     check_alike(folder, {**made, "model": model_identity(smoothed.model), "precision": smoothed.precision})
+    recorded: dict[str, Any] = {**vars(inputs), "seed": seed, "source": source | shared}
     for number, member in enumerate(sets, 1):
         typer.echo(f"{member.name} ({number} of {len(sets)})", err=True)
-        place = folder / member.name
-        certify_dataset(
-            smoothed, member.dataset, procedure, run=place, **vars(inputs), seed=seed, source=source | shared
-        )
-    _show([folder], shown)
+        certify_dataset(smoothed, member.dataset, procedure, run=folder / member.name, **recorded)
+    table([folder], shown)
 
 
 def table(
@@ -103,10 +100,6 @@ def table(
         smoothcert corruptions table suites/* --by severity --radii 0,0.5 --format latex -o severity.tex
         smoothcert corruptions table logs/catrs-mnistc-025 --style catrs
     """
-    _show(folders, shown)
-
-
-def _show(folders: Sequence[Path], shown: ShowOptions) -> None:
     methods, notes = comparable(load_suite_results(folders))
     sheet = corruption_sheet(methods, radii=shown.radii or (0.0,), lines=shown.by, style=shown.style)
     if shown.plot or shown.plot_severity:

@@ -52,7 +52,7 @@ def doctor(
     """
     chosen, procedure = noise.build(), how.build()
     dataset = about.load()
-    smoothed, _ = load_smoothed(classifier, [dataset], chosen, exact=noise.exact)
+    smoothed, _ = load_smoothed(classifier, [dataset], chosen, noise.exact)
     procedure, _ = how.share(procedure, len(select(len(dataset), **vars(inputs))), smoothed.device)
     with Console(stderr=True).status("") as status:
         found = examine(

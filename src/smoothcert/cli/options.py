@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
 
 import typer
-from typer.models import ArgumentInfo, OptionInfo
+from typer.models import OptionInfo
 
 from smoothcert.files import STANDARD_OUTPUT
 from smoothcert.types import UsageError, unknown_name
@@ -59,8 +59,13 @@ def choice(what: str, known: Iterable[str], help: str, *names: str) -> Any:
 
 
 def output_file(help: str) -> Any:
-    """Make the option ``--output`` of a command that writes a file."""
-    return typer.Option("--output", "-o", help=f"{help}; - is standard output.")
+    """Make the option ``--output`` of a command that writes a file, in a folder that exists."""
+
+    def check(file: Path) -> None:
+        if not file.parent.is_dir():
+            raise UsageError(f"there is no folder {file.parent} to write {file.name} to; make it first.")
+
+    return checked(check, "--output", "-o", help=f"{help}; - is standard output.")
 
 
 def output_folder(help: str) -> Any:
@@ -165,7 +170,9 @@ def derived(classes: Registry, *, skip: Iterable[str] = (), prefix: str = "") ->
 
     Each field of the dataclasses, except those to ``skip``, is an option described by the ``Args`` of its class.
     """
-    return field(default_factory=dict, metadata={"classes": classes, "skip": frozenset(skip), "prefix": prefix})
+    every = dict.fromkeys(each.name for cls in classes.values() for each in fields(cls) if each.init)
+    names = [name for name in every if name not in skip]
+    return field(default_factory=dict, metadata={"classes": classes, "names": names, "prefix": prefix})
 
 
 def build(kind: str, classes: Mapping[str, type[T]], name: str, given: Mapping[str, str | bool], **values: Any) -> T:
@@ -235,13 +242,6 @@ def _spelled(name: str, classes: Registry, prefix: str = "") -> str:
     return f"--{prefix}{name}{'-model' * ('Classifier' in _kinds(first))}".replace("_", "-")
 
 
-def _derived_parameters(each: Field[Any], panel: str) -> list[inspect.Parameter]:
-    classes, skip = each.metadata["classes"], each.metadata["skip"]
-    settings = [one for cls in classes.values() for one in fields(cls) if one.init and one.name not in skip]
-    names = dict.fromkeys(one.name for one in settings)
-    return [_derived_parameter(name, classes, each.metadata["prefix"], panel) for name in names]
-
-
 def _derived_parameter(name: str, classes: Registry, prefix: str, panel: str) -> inspect.Parameter:
     owners, spelled = _owners(name, classes), _spelled(name, classes, prefix)
     first, kinds = next(iter(owners.values())), [kind for one in owners.values() for kind in _kinds(one)]
@@ -279,7 +279,8 @@ def _group_parameters(group: Any) -> list[inspect.Parameter]:
     parameters: list[inspect.Parameter] = []
     for each in fields(group):
         if "classes" in each.metadata:
-            parameters += _derived_parameters(each, group.panel)
+            classes, prefix = each.metadata["classes"], each.metadata["prefix"]
+            parameters += [_derived_parameter(name, classes, prefix, group.panel) for name in each.metadata["names"]]
         else:
             default = inspect.Parameter.empty if each.default is MISSING else each.default
             parameters.append(_parameter(each.name, hints[each.name], default, group.panel))
@@ -289,18 +290,15 @@ def _group_parameters(group: Any) -> list[inspect.Parameter]:
 def _taken(each: Field[Any], values: dict[str, Any]) -> Any:
     if "classes" not in each.metadata:
         return values.pop(each.name)
-    prefix, classes = each.metadata["prefix"], each.metadata["classes"]
-    names = dict.fromkeys(one.name for cls in classes.values() for one in fields(cls) if prefix + one.name in values)
-    found = {name: values.pop(prefix + name) for name in names}
+    found = {name: values.pop(each.metadata["prefix"] + name) for name in each.metadata["names"]}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def _parameter(name: str, hint: Any, default: Any, panel: str = "") -> inspect.Parameter:
     kind, info = get_args(hint)[:2]
     option = "--" + name.replace("_", "-")
-    if isinstance(info, str):
-        info = typer.Option(option, help=info)  # a flag, too, gets no --no- form
-    info = copy.copy(info)
+    # An option with a name is a flag without a --no- form.
+    info = typer.Option(option, help=info) if isinstance(info, str) else copy.copy(info)
     if kind in (list[Path], list[Path] | None):
         info.metavar = info.metavar or "<path>"
     if isinstance(info, OptionInfo):
@@ -311,6 +309,6 @@ def _parameter(name: str, hint: Any, default: Any, panel: str = "") -> inspect.P
             info.min, info.metavar = None, info.metavar or "<int>"
         elif info.parser is not None:
             kind = str | None
-    elif isinstance(info, ArgumentInfo):
+    else:
         info.metavar = info.metavar or name.upper()
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info])

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
-from numpy.typing import NDArray
 
-from smoothcert.certify import Cohen, Procedure
+from smoothcert.certify import Cohen
 from smoothcert.certify.plan import Plan, expected_samples, simultaneous_cost
 from smoothcert.certify.plan import plan as make_plan
 from smoothcert.cli.procedures import NoiseOptions, ProcedureOptions
 from smoothcert.cli.show import radii, show_columns
-from smoothcert.noise import Noise
 from smoothcert.report.metrics import parse_radii
 from smoothcert.report.pilot import find_pilot, guess_probabilities, sampling_rate
 from smoothcert.types import Norm, UsageError, radius_text
-
-_MOST_LOOKS = 16
 
 
 def plan(
@@ -74,60 +68,41 @@ def plan(
         tried = find_pilot(pilot)
         known = guess_probabilities(tried, chosen)
     if how.simultaneous:
-        _show_simultaneous(single, chosen, inputs, dimension)
+        cost = simultaneous_cost(single, chosen, inputs, dimension=dimension)
+        before, after = (_radius(radius, cost.norm) for radius in (cost.single, cost.together))
+        typer.echo(
+            f"All {inputs:,} statements together at alpha = {single.alpha:g}: alpha = {cost.share:.3g} for each "
+            f"input.\nThe largest {cost.norm.value} radius falls from {before} to {after}; {cost.factor:.2f} times "
+            "as many samples would keep it.\n"
+        )
     if pilot is None:
         _show(make_plan(settings, chosen, radius=target, probabilities=p, dimension=dimension))
         return
-    fixed = single if isinstance(single, Cohen) else Cohen(alpha=single.alpha)
+    fixed = Cohen(alpha=single.alpha) if single.decides_early else single
     compared = list(dict.fromkeys([fixed, single]))
     if how.simultaneous:
         compared += [how.share(each, inputs)[0] for each in compared]
-    rate = rate or sampling_rate(tried, fixed.n0 + fixed.n)
+    rate = rate or sampling_rate(tried, fixed.expected_samples)
     if rate is None or not 0 < rate < math.inf:
         raise UsageError("the pilot was not timed; give --rate, the samples per second of one worker.")
     typer.echo(
         f"{inputs:,} inputs like the {len(known):,} of {tried.name}, on {workers:,} worker(s) of "
         f"{rate:,.0f} samples per second:\n"
     )
-    _show_costs(known, compared, chosen, dimension, inputs, workers, rate, price)
-
-
-def _show_simultaneous(procedure: Procedure, noise: Noise, inputs: int, dimension: int | None) -> None:
-    cost = simultaneous_cost(procedure, noise, inputs, dimension=dimension)
-    single, together = (_radius(radius, cost.norm) for radius in (cost.single, cost.together))
-    typer.echo(
-        f"All {inputs:,} statements together at alpha = {procedure.alpha:g}: alpha = {cost.share:.3g} for each input.\n"
-        f"The largest {cost.norm.value} radius falls from {single} to {together}; {cost.factor:.2f} times as many "
-        "samples would keep it.\n"
-    )
+    lines = [["procedure", *["alpha"] * how.simultaneous, "samples per input", "worker-hours", "hours"]]
+    lines[0] += ["price"] * bool(price)
+    for each in compared:
+        samples = expected_samples(each, chosen, known, dimension=dimension)
+        hours = samples * inputs / rate / 3600
+        size = f" at {each.targets[0]:g}" if each.targets else f", n = {each.expected_samples - each.n0:,}"
+        line = [each.name + size, *[f"{each.alpha:.2g}"] * how.simultaneous]
+        line += [f"{samples:,.0f}", f"{hours:,.1f}", f"{hours / workers:,.2f}"]
+        lines.append(line + ([f"{hours * price:,.0f}"] if price else []))
+    show_columns(lines, left=1)
 
 
 def _radius(radius: float, norm: Norm) -> str:
     return radius_text(radius, {Norm.L0: 0, Norm.LINF: 6}.get(norm, 4))
-
-
-def _show_costs(
-    known: NDArray[np.float64],
-    procedures: Sequence[Procedure],
-    noise: Noise,
-    dimension: int | None,
-    inputs: int,
-    workers: int,
-    rate: float,
-    price: float | None,
-) -> None:
-    several = len({procedure.alpha for procedure in procedures}) > 1
-    headings = ["procedure", *["alpha"] * several, "samples per input", "worker-hours", "hours"]
-    lines = [[*headings, *["price"] * bool(price)]]
-    for procedure in procedures:
-        samples = expected_samples(procedure, noise, known, dimension=dimension)
-        hours = samples * inputs / rate / 3600
-        line = [f"{procedure.name}, n = {procedure.n:,}"] if isinstance(procedure, Cohen) else []
-        line = line or [f"{procedure.name} at {getattr(procedure, 'radius', None)}"]
-        line += [f"{procedure.alpha:.2g}"] * several
-        line += [f"{samples:,.0f}", f"{hours:,.1f}", f"{hours / workers:,.2f}"]
-        lines.append(line + ([f"{hours * price:,.0f}"] if price else []))
-    show_columns(lines, left=1)
 
 
 def _show(plan: Plan) -> None:
@@ -138,7 +113,7 @@ def _show(plan: Plan) -> None:
     needed = "more than can be counted" if plan.needed is None else f"{plan.needed:,}"
     typer.echo(f"Estimation samples that can certify it, if every vote agrees: {needed}")
     if plan.decisions:
-        shown = [*plan.decisions[: -1 : max(1, len(plan.decisions) // _MOST_LOOKS)], plan.decisions[-1]]
+        shown = [*plan.decisions[: -1 : max(1, len(plan.decisions) // 16)], plan.decisions[-1]]
         lines = [["samples", "certify from", "refute up to"]]
         for each in shown:
             limits = ("never" if limit is None else f"{limit:,}" for limit in (each.certify, each.refute))

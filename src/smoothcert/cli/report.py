@@ -42,8 +42,6 @@ def report(
         raise UsageError("--data names images that --no-images leaves out; give only one of them.")
     if output.suffix.lower() not in (".html", ".htm", "") and not output.exists():
         raise UsageError(f"the report is an HTML page, so {output} must end with .html; figures: `smoothcert plot`.")
-    if not output.resolve().parent.is_dir():
-        raise UsageError(f"there is no folder {output.resolve().parent} for the page; make it first.")
     page = report_html(
         paths,
         radii=radii,
