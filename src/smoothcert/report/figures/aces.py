@@ -15,8 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from smoothcert.report.aces import TABULATED, Components, Single, pareto, signed_selection_radius
-from smoothcert.report.aces.composition import FloatArray
+from smoothcert.report.aces import TABULATED, Components, FloatArray, Single, pareto, signed_selection_radius
 from smoothcert.report.figures.style import COLOURS, MARKERS, canvas, entry, finished, legend_columns, line_style
 from smoothcert.report.metrics import (
     NORM_TEXT,
@@ -104,7 +103,7 @@ def selection_figure(components: Components, thetas: Sequence[float], *, title: 
         places, heights = np.linspace(0, 100, len(radii) + 1), np.append(radii, radii[-1])
         handles += axes.step(places, heights, where="post", label=f"θ = {theta:g}", **line_style(number))
     most = float(components.choice_radius.max()) or 1.0
-    label = f"certified radius of the selection ({axis_norm(components.norm)})\n← core        certifier →"
+    label = f"certified radius of the selection ({axis_norm(components.certifier.norm)})\n← core        certifier →"
     axes.set(xlim=(0, 100), ylim=(-1.06 * most, 1.06 * most), xlabel="percentile of inputs (%)", ylabel=label)
     return finished(figure, handles, title, columns=4)
 
@@ -126,7 +125,7 @@ def entropy_figure(
     figure, (axes,) = canvas(height=4.4)
     bottom = np.zeros(_BINS)
     handles: list[Artist] = []
-    name = f"certified correctly ({NORM_TEXT[components.norm]} radius {radius:g})"
+    name = f"certified correctly ({NORM_TEXT[components.certifier.norm]} radius {radius:g})"
     for part, label, colour in ((certified, name, COLOURS[0]), (~certified, "not certified correctly", COLOURS[1])):
         counts, _ = np.histogram(components.median[part & known], bins=edges)
         share = 100 * counts / len(certified)
