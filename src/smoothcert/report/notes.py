@@ -87,14 +87,7 @@ def subjects(runs: Iterable[Outcomes]) -> list[Subject]:
 
 
 def markers(shown: Sequence[Subject]) -> list[str]:
-    """Return the text behind the name of each line: empty, or for example ``" [pointwise, float]"``.
-
-    Example:
-        >>> one, two = (Metadata(guarantee=(kind,)) for kind in ("global", "pointwise"))
-        >>> runs = [Outcomes(name, [0], [1], [1], [0.5], metadata=kind) for name, kind in (("a", one), ("b", two))]
-        >>> markers(subjects(runs))
-        [' [global]', ' [pointwise]']
-    """
+    """Return the text behind the name of each line: empty, or for example ``" [pointwise, float]"``."""
     differing = {what for what in _RECORDED if len({each.text(what) for each in shown}) > 1}
     found = []
     for each in shown:
@@ -160,12 +153,6 @@ def expected_errors(shown: Sequence[Subject]) -> list[str]:
 
     Each input yields one statement, whether it is certified or not, and each is false with probability at most its
     alpha. By the union bound, none is false with probability at least one minus the sum.
-
-    Example:
-        >>> run = Outcomes("run", range(500), [1] * 500, [1] * 500, [0.5] * 500, alpha=0.001)
-        >>> print(*expected_errors(subjects([run])))
-        Of the 500 statements at most 0.5 are expected to be false (alpha = 0.001 per input); all hold with \
-probability at least 0.5.
     """
     by_text: dict[str, list[str]] = {}
     for each in shown:
@@ -223,11 +210,7 @@ def chosen(runs: Sequence[Outcomes]) -> list[str]:
 
 
 def csv_columns(shown: Sequence[Subject]) -> tuple[list[str], list[list[str]]]:
-    """Write the metadata of each line for CSV, which has neither markers nor notes.
-
-    Returns:
-        Headings, and a list of texts for each line, empty where unknown; no columns where all is unknown.
-    """
+    """Write headings and metadata of each line for CSV, which has neither markers nor notes; none if all is unknown."""
     if not any(each.metadata.known or each.norm or run.alpha is not None for each in shown for run in each.runs):
         return [], [[] for _ in shown]
     found = []

@@ -46,10 +46,6 @@ def recompute(source: Result | Run, *, n: int | None = None, alpha: float | None
         source: A run with a fixed number of samples, also with a noise scale for every input.
         n: The number of estimation samples: that of the run, or a power of ten below it.
         alpha: The probability of a wrong statement; by default that of the run.
-
-    Raises:
-        UsageError: If alpha is not a probability, n is not stored, or the run cannot be recomputed.
-        RunError: If it has no rows yet, or a row is damaged.
     """
     result = Result(source.name, source) if isinstance(source, Run) else source
     if alpha is not None and not 0 < alpha < 1:

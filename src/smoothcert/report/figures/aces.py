@@ -16,7 +16,16 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from smoothcert.report.aces import TABULATED, Components, FloatArray, Single, pareto, signed_selection_radius
-from smoothcert.report.figures.style import COLOURS, MARKERS, canvas, entry, finished, legend_columns, line_style
+from smoothcert.report.figures.style import (
+    COLOURS,
+    MARKERS,
+    canvas,
+    entry,
+    finished,
+    legend_columns,
+    line_style,
+    require,
+)
 from smoothcert.report.metrics import (
     NORM_TEXT,
     average_certified_radius,
@@ -93,8 +102,7 @@ def selection_figure(components: Components, thetas: Sequence[float], *, title: 
 
     A positive radius is a certified choice of the certifier, a negative one of the core, 0 an abstention.
     """
-    if not len(thetas):
-        raise UsageError("there are no thresholds to draw; give at least one.")
+    require(thetas, "thresholds")
     figure, (axes,) = canvas(height=3.9 + 0.22 * -(-len(thetas) // 4))
     axes.axhline(0.0, color="0.4", linewidth=0.7)
     handles = []

@@ -41,7 +41,6 @@ def certified_accuracy_figure(
     envelopes in Figures 2 to 6 of Alfarra et al. (2022). The legend marks guarantees and arithmetic as tables do.
 
     Args:
-        runs: The runs; different norms are refused.
         limits: For runs by name, the largest radius their number of samples could prove; drawn as a thin vertical line.
         best: Whether to draw the envelope: the best of the runs at every radius.
         intervals: Whether to shade Wilson's 95 % interval of every accuracy, over the sample of test inputs.

@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from smoothcert.report.figures.style import canvas, finished, line_style
+from smoothcert.report.figures.style import canvas, finished, line_style, require
 from smoothcert.stats.dimension import scale_limit, worst_case_probability
 from smoothcert.types import UsageError
 
@@ -41,14 +41,11 @@ def scale_limit_figure(
     Args:
         ratios: The ratios τ/σ of the scales, a curve for each.
         p: The probability of the class under the scale σ.
-        sigma: The scale σ.
         epsilon: The largest distance ε of the two inputs.
-        dimensions: The numbers of coordinates d to compute, increasing.
         worst: Whether to draw the worst classifier's probability at distance ε, as thin curves.
         lowest: The lower end of the probability axis.
     """
-    if not len(ratios):
-        raise UsageError("there are no ratios of scales to draw; give at least one.")
+    require(ratios, "ratios of scales")
     if len(dimensions) < 2 or any(b <= a for a, b in itertools.pairwise(dimensions)):
         raise UsageError("dimensions must be at least two whole numbers in increasing order.")
     if not 0 < lowest < 0.5:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from smoothcert.report.figures.style import LineStyle, canvas, entry, finished, legend_columns, run_style
+from smoothcert.report.figures.style import LineStyle, canvas, entry, finished, legend_columns, require, run_style
 from smoothcert.store import Result
 from smoothcert.store.result import no_rows
 from smoothcert.types import UsageError
@@ -25,18 +25,12 @@ _OUTCOMES: dict[str, LineStyle] = {"certified": "-", "refuted": "--", "undecided
 
 @dataclass(frozen=True, eq=False)
 class Confidence:
-    """How sure a run is of every input with votes.
-
-    Attributes:
-        bound: The lower bound on the probability of the guessed class.
-        share: The share of the estimation votes for the class with the most votes.
-        answer: ``correct``, ``wrong`` or ``abstained``.
-    """
+    """How sure a run is of every input with votes."""
 
     name: str
-    bound: FloatArray
-    share: FloatArray
-    answer: NDArray[np.str_]
+    bound: FloatArray  # the lower bound on the probability of the guessed class
+    share: FloatArray  # the share of the estimation votes for the class with the most votes
+    answer: NDArray[np.str_]  # correct, wrong or abstained
 
     @classmethod
     def of(cls, result: Result) -> Confidence:
@@ -76,7 +70,7 @@ def confidence_figure(runs: Sequence[Confidence], *, title: str | None = None) -
     ACR is a mean over this distribution; Sun et al. (2024), Average certified radius is a poor metric for randomized
     smoothing, show similar distributions.
     """
-    _require(runs)
+    require(runs, "runs")
     counts = [", ".join(f"{(run.answer == answer).sum()} {answer}" for answer in _ANSWERS) for run in runs]
     labels = [entry(f"{run.name} ({count})", width=_WIDTH) for run, count in zip(runs, counts, strict=True)]
     columns, height = legend_columns([*labels, *_ANSWERS], _WIDTH)
@@ -104,7 +98,7 @@ def samples_figure(runs: Sequence[Samples], *, title: str | None = None) -> Figu
     Horváth et al. (2022), Boosting randomized smoothing, is a summary of it, and their Figure 15 is its expectation by
     true probability.
     """
-    _require(runs)
+    require(runs, "runs")
     labels = [entry(f"{run.name} (mean {run.used.mean():,.0f})") for run in runs]
     columns, height = legend_columns([*labels, *_OUTCOMES, "mean"])
     figure, (axes,) = canvas(height=3.9 + height)
@@ -124,11 +118,6 @@ def _read(result: Result) -> None:
     """Read all columns together, so that votes are checked against the number of samples; refuse an empty run."""
     if not len(result.table()):
         raise no_rows(result.path)
-
-
-def _require(runs: Sequence[object]) -> None:
-    if not runs:
-        raise UsageError("there are no runs to show.")
 
 
 def _cumulative(

@@ -56,7 +56,7 @@ def effect_figure(
     Args:
         runs: Each run with its value: a number or a name.
         radii: The radii of certified accuracy; by default at most four.
-        bars: ``range`` for lowest to highest, ``sd`` for ± one standard deviation (of the sample).
+        bars: A name in ``BARS``; the standard deviation is that of the sample.
     """
     outcomes = [run for _, run in runs]
     norm = common_norm(outcomes)

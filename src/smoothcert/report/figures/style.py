@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,6 +41,12 @@ def canvas(columns: int = 1, *, rows: int = 1, width: float = _USUAL_WIDTH, heig
         if rows == 1:
             axes.spines[["top", "right"]].set_visible(False)
     return figure, panels
+
+
+def require(shown: Sized, name: str) -> None:
+    """Refuse to draw a figure of nothing."""
+    if not len(shown):
+        raise UsageError(f"there are no {name} to draw; give at least one.")
 
 
 def finished(figure: Figure, handles: Sequence[object], title: str | None, columns: int = 2) -> Figure:

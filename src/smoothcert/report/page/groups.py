@@ -20,21 +20,14 @@ IntArray = NDArray[np.int64]
 
 @dataclass(eq=False)
 class Group:
-    """Results in one norm over common inputs.
-
-    Attributes:
-        results: The results; after :func:`groups`, restricted to the common inputs.
-        index: The common inputs.
-        components: The parts of ACES by path, for the results that have them.
-        notes: Sentences about what was left out.
-    """
+    """Results in one norm over common inputs."""
 
     norm: Norm | None
-    results: list[Result]
-    index: IntArray
+    results: list[Result]  # after groups(), restricted to the common inputs
+    index: IntArray  # the common inputs
     label: IntArray
-    components: dict[Path, Components] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    components: dict[Path, Components] = field(default_factory=dict)  # the parts of ACES, for results that have them
+    notes: list[str] = field(default_factory=list)  # sentences about what was left out
 
     @property
     def dataset(self) -> tuple[str, str] | None:
@@ -58,11 +51,8 @@ def groups(results: Sequence[Result], core: str | os.PathLike[str] | None = None
     """Put results together that share a norm, a dataset and inputs of the same labels.
 
     Each result joins the first group it fits, and a group is restricted to the inputs that all its results share. A
-    result whose norm is unknown joins others only if all known norms are the same.
-
-    Args:
-        results: The results.
-        core: Predictions of the core of ACES, for results that do not have them.
+    result whose norm is unknown joins others only if all known norms are the same. ``core`` has the predictions of the
+    core of ACES, for results that do not have them.
     """
     found: list[Group] = []
     known = {result.outcomes.norm for result in results} - {None}

@@ -38,15 +38,10 @@ def report_html(
     Args:
         paths: Run folders, certification logs, folders that hold some of them, and common prefixes of ACES logs.
         radii: The radii of the overview; by default ``default_radii``.
-        title: The heading of the page.
         core: Predictions of the core, for prefixes of ACES logs.
         find_dataset: Finds the dataset that a run's configuration names; without it, and without ``dataset``, the
             page has no images.
         dataset: The dataset of the images, instead of the one that runs name; it is compared with what they recorded.
-
-    Raises:
-        UsageError: If there is nothing to show.
-        RunError, LogError: If a run or a log is empty or damaged.
     """
     from plotly.offline import get_plotlyjs  # slow to import
 

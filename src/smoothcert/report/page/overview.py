@@ -29,12 +29,7 @@ UNKNOWN: Cell = ("–", None)
 
 
 def table_payload(results: Sequence[Result], radii: Sequence[float] | None) -> dict[str, Any]:
-    """Make the overview of runs in one norm over the same inputs.
-
-    Returns:
-        Radii, columns (key, heading, help), rows of cells, and for each column the best rows among runs of the same
-        norm and guarantee.
-    """
+    """Make the overview of runs in one norm over the same inputs; the best are found in each norm and guarantee."""
     outcomes = [result.outcomes for result in results]
     shown = radii_or_default(outcomes, radii)
     norm = common_norm(outcomes)
