@@ -12,12 +12,12 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from smoothcert.report.metrics import acr_text, average_certified_radius, axis_norm, certified_counts, common_norm
+from smoothcert.report.metrics import acr_text, average_certified_radius, certified_counts, common_norm
 from smoothcert.report.notes import Subject
 from smoothcert.report.tables.accuracy import rounded
 from smoothcert.store import Outcomes, Result, flat_config, load_run
 from smoothcert.store.result import distinct_names, results_in
-from smoothcert.types import UsageError
+from smoothcert.types import Norm, UsageError
 
 IDENTITY = "identity"
 """The name of the clean set, which is in no mean."""
@@ -161,7 +161,7 @@ def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple
 
 def comparable(methods: Sequence[SuiteResults]) -> tuple[list[SuiteResults], list[str]]:
     """Restrict methods to the sets that all of them have; note what is left out, and what else differs."""
-    common_norm([outcomes for method in methods for outcomes in method.outcomes.values()])
+    suite_norm(methods)
     shared = [place for place in methods[0].outcomes if all(place in method.outcomes for method in methods)]
     if not any(kind != IDENTITY for kind, _ in shared):
         names = " and ".join(method.name for method in methods)
@@ -199,8 +199,6 @@ def _uneven(method: SuiteResults) -> list[str]:
     return notes
 
 
-def suite_title(methods: Sequence[SuiteResults]) -> str:
-    """Describe the results in a few words."""
-    found = [outcomes for method in methods for outcomes in method.outcomes.values()]
-    types = len(methods[0].types)
-    return f"{types} corruption{'s' * (types != 1)}, {len(found[0])} inputs each, {axis_norm(common_norm(found))}"
+def suite_norm(methods: Sequence[SuiteResults]) -> Norm | None:
+    """Return the norm of all results, and refuse results in different norms."""
+    return common_norm([outcomes for method in methods for outcomes in method.outcomes.values()])

@@ -1,13 +1,6 @@
 """Markers and notes of tables and figures: what differs between runs, and how many errors to expect.
 
-The rules:
-
-- Radii in different known norms are never shown together (``metrics.common_norm`` refuses them). A run whose norm is
-  unknown may be shown with runs of one norm, but is marked.
-- A line is marked with its guarantee if that is not ``global``, or if the lines differ in it; with its arithmetic if
-  the lines differ in it. What is unknown is marked ``unknown`` if it is known for another line.
-- Best and runner-up are found among lines of the same norm and guarantee. An unknown norm or guarantee is a separate
-  value: published logs, which record neither, are ranked among themselves and never against runs that do.
+The rules are in docs/runs.md: when a line is marked, which lines are ranked against each other, and what is unknown.
 """
 
 from __future__ import annotations
@@ -66,7 +59,7 @@ class Subject:
 
     @property
     def rank(self) -> str:
-        """A text that is equal for lines that may be ranked against each other."""
+        """A text that is equal for lines that may be ranked against each other; unknown is a separate value."""
         return f"{self.text('norm')} {self.text('guarantee')}"
 
     def text(self, what: str) -> str:
@@ -87,7 +80,11 @@ def subjects(runs: Iterable[Outcomes]) -> list[Subject]:
 
 
 def markers(shown: Sequence[Subject]) -> list[str]:
-    """Return the text behind the name of each line: empty, or for example ``" [pointwise, float]"``."""
+    """Return the text behind the name of each line, such as ``" [pointwise, float]"``.
+
+    A guarantee is shown if it is not ``global`` or if lines differ in it; arithmetic, if they differ in it; and
+    ``unknown``, if norm, guarantee or arithmetic is known for another line.
+    """
     differing = {what for what in _RECORDED if len({each.text(what) for each in shown}) > 1}
     found = []
     for each in shown:

@@ -50,8 +50,7 @@ def scale_limit_figure(
         raise UsageError("dimensions must be at least two whole numbers in increasing order.")
     if not 0 < lowest < 0.5:
         raise UsageError(f"lowest must lie between 0 and ½, got {lowest}.")
-    columns = min(len(ratios) + worst, 3)
-    figure, (axes,) = canvas(height=3.9 + 0.22 * -(-(len(ratios) + worst) // columns))
+    figure, (axes,) = canvas(height=3.9)
     handles = []
     for number, ratio in enumerate(ratios):
         values = scale_limit(p, dimensions, sigma, ratio * sigma, epsilon)
@@ -73,4 +72,4 @@ def scale_limit_figure(
             place.set(color="0.3", fontsize="small")
     axes.set_xlabel("coordinates of an input, d")
     axes.set_ylabel(f"limit on the class's probability\n(p = {p:g}, σ = {sigma:g}, ε = {epsilon:g})")
-    return finished(figure, handles, title, columns)
+    return finished(figure, handles, title, columns=3)

@@ -90,7 +90,7 @@ def votes_figure(inputs: Sequence[VotedInput], class_names: Sequence[str], *, ti
     if most > len(class_names):
         raise UsageError(f"votes are on {most} classes, but only {len(class_names)} have names; use their dataset.")
     columns = max(map(len, pixels))
-    size = 1.25 * columns + 3.4, 2.1 * len(inputs) + 0.7
+    size = 1.25 * columns + 3.4, 2.1 * len(inputs) + 0.5
     figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(h_pad=0.09, w_pad=0.05))
     FigureCanvasAgg(figure)
     grid = figure.add_gridspec(len(inputs), columns + 1, width_ratios=[*[1.0] * columns, 1.9])

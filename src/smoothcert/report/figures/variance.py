@@ -44,7 +44,7 @@ def margin_figure(model: VarianceModel, noisy: ArrayLike, sizes: Sequence[int], 
     position = int(np.argmin(model.given_members(max(sizes)).mean))
     measured = [soft_voting_margins(noisy, k, model.label)[:, position] for k in sizes]
     bins = np.histogram_bin_edges(np.concatenate(measured), bins=_BINS // 2)
-    figure, (axes,) = canvas(height=4.4)
+    figure, (axes,) = canvas(height=4.0)
     axes.axvline(0.0, color="0.4", linewidth=0.7)
     handles = []
     for number, k in enumerate(sizes):
@@ -67,7 +67,7 @@ def success_figure(agreement: Agreement, *, bound: bool = False, title: str | No
     The bars are one standard error of the measured share. ``bound`` adds the Chebyshev bound, which lies far below.
     """
     require(agreement.sizes, "ensemble sizes")
-    figure, (axes,) = canvas(height=4.4)
+    figure, (axes,) = canvas(height=4.0)
     error = np.sqrt(agreement.measured * (1 - agreement.measured) / agreement.copies)
     axes.errorbar(agreement.sizes, agreement.measured, error, fmt="o", color=COLOURS[4], capsize=3, label="measured")
     modelled = {
@@ -91,7 +91,7 @@ def radii_figure(
     """
     require(distributions, "distributions")
     bins = np.linspace(0.0, 1.02 * max(_usual_most(each) for each in distributions.values()) or 1.0, _BINS + 1)
-    figure, (axes,) = canvas(height=4.0 + 0.22 * len(distributions))
+    figure, (axes,) = canvas(height=4.0)
     handles = []
     for number, (name, each) in enumerate(distributions.items()):
         style = line_style(number, 1.6)
@@ -122,7 +122,7 @@ def expected_radius_figure(
     require(probabilities, "probabilities")
     require(samples, "numbers of samples")
     curves = expected_radius(np.array(probabilities)[:, None], np.array(samples), alpha, radius)
-    figure, (axes,) = canvas(height=4.4)
+    figure, (axes,) = canvas(height=4.0)
     for number, (p, values) in enumerate(zip(probabilities, curves, strict=True)):
         axes.plot(samples, values, label=f"p = {p:g}", **line_style(number))
     axes.set(xscale="log", xlabel="samples n", ylabel=f"expected certified radius ({NORM_TEXT[norm]})")
@@ -151,7 +151,7 @@ def components_figure(inputs: Sequence[tuple[ArrayLike, ArrayLike]], *, title: s
             effect = copies - model.members[:, None]
             parts.append((_standard(model.members - model.mean, deviation[0]), _standard(effect, deviation[1])))
         shifts.append(np.ravel(copies.mean(axis=1) - np.asarray(clean, dtype=np.float64)))
-    figure, panels = canvas(3, width=10.2, height=4.0)
+    figure, panels = canvas(3, width=10.2, height=3.8)
     grid = np.linspace(-5.0, 5.0, _BINS + 1)
     styles = {
         "clean": (COLOURS[1], "$y_c$ = logits of the clean input"),

@@ -32,11 +32,7 @@ from smoothcert.types import Norm, unknown_name
 
 @dataclass(frozen=True, kw_only=True)
 class TableStyle:
-    """The columns of a table of certified accuracy, and how they are printed.
-
-    The papers mark values by different rules (better than a baseline, best of all, blue and red); here the best is
-    always bold and the runner-up underlined.
-    """
+    """The columns of a table of certified accuracy, and how they are printed."""
 
     source: str  # the paper whose tables look like this
     name: str = "run"  # the heading of the column of names
@@ -172,9 +168,8 @@ def render(
 ) -> str:
     """Write a table as text, with the notes below it; in ``csv``, known metadata are columns.
 
-    Accuracies and abstentions are per cent with one decimal, rounded to nearest, ties to even, from the exact counts.
-    The ACR is an average, not a certificate, and is rounded to nearest at three decimals as in the papers; the radius
-    of a single input always rounds down. Means over seeds have one decimal more.
+    Shares are rounded to nearest, ties to even, from the exact counts. The ACR is an average, not a certificate, and is
+    rounded to nearest at three decimals as in the papers; the radius of a single input always rounds down.
 
     Args:
         format: ``md``, ``latex`` (needs the package booktabs), ``csv`` (per cent without the sign) or ``html``.
