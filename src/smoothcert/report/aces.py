@@ -6,7 +6,6 @@ smoothing. All is computed from stored votes or published logs, so no threshold 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from smoothcert.data.layout import StrPath
 from smoothcert.noise import Noise
 from smoothcert.noise.base import shortened
 from smoothcert.report.metrics import (
@@ -280,10 +280,7 @@ def check_comparable(runs: Sequence[Components]) -> None:
 
 
 def load_components(
-    source: str | os.PathLike[str] | Result,
-    core: str | os.PathLike[str] | None = None,
-    *,
-    thetas: Sequence[float] | None = None,
+    source: StrPath | Result, core: StrPath | None = None, *, thetas: Sequence[float] | None = None
 ) -> Components:
     """Read certifier, selector and core of ACES at all stored thresholds, ordered by input.
 
@@ -303,7 +300,7 @@ def load_components(
     return _from_prefix(path, core, TABULATED if thetas is None else thetas)
 
 
-def load_single(source: str | os.PathLike[str] | Result) -> Single:
+def load_single(source: StrPath | Result) -> Single:
     """Read the certificates and the natural accuracy of one smoothed classifier.
 
     The natural accuracy is that of PREDICT on the estimation votes of a run with a fixed number of samples, or of the
@@ -335,7 +332,7 @@ def load_single(source: str | os.PathLike[str] | Result) -> Single:
     return Single(outcomes, natural_count(counts, outcomes.label, alpha) / len(outcomes))
 
 
-def _from_run(result: Result, core: str | os.PathLike[str] | None) -> Components:
+def _from_run(result: Result, core: StrPath | None) -> Components:
     settings, table = result.settings, result.table()
     if not settings.certified:
         raise UsageError(f"{result.path} is an {settings.kind}; give the common prefix of the imported logs instead.")
@@ -371,7 +368,7 @@ def _from_run(result: Result, core: str | os.PathLike[str] | None) -> Components
         raise RunError(f"{result.path} is damaged: {error}") from error
 
 
-def _from_prefix(prefix: Path, core: str | os.PathLike[str] | None, thetas: Sequence[float]) -> Components:
+def _from_prefix(prefix: Path, core: StrPath | None, thetas: Sequence[float]) -> Components:
     certification = _behind(prefix, CERTIFICATION)
     selections = _selections(prefix)
     if not certification.exists() and not selections:

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from smoothcert.report.intervals import bootstrap_interval, credited_radius, sign_flip_p_value
 from smoothcert.report.metrics import average_certified_radius, common_norm, radii_or_default
 from smoothcert.report.notes import notes, subjects
-from smoothcert.store import Outcomes
+from smoothcert.store import Origin, Outcomes
 from smoothcert.types import Norm, UsageError
 
 SIGNIFICANCE = 0.05
@@ -174,7 +174,7 @@ def _remarks(whole: tuple[Outcomes, Outcomes], compared: tuple[Outcomes, Outcome
     if arithmetic[0] != arithmetic[1]:
         remarks.append(f"The runs differ in arithmetic ({arithmetic[0]} and {arithmetic[1]}).")
     for what, name in (("data", "data"), ("n", "numbers of samples"), ("alpha", "alpha")):
-        values = [None if run.origin is None else getattr(run.origin, what) for run in compared]
+        values = [getattr(run.origin or Origin(), what) for run in compared]
         if None not in values and values[0] != values[1]:
             shown = " and ".join(f"{value:,}" if isinstance(value, int) else f"{value}" for value in values)
             advice = "" if what == "data" else "; radii depend on it, and --at-n or --at-alpha make them comparable"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,6 +11,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from smoothcert.data.layout import StrPath
 from smoothcert.report.metrics import acr_text, average_certified_radius, certified_counts, common_norm
 from smoothcert.report.notes import Subject
 from smoothcert.report.tables.accuracy import rounded
@@ -97,7 +97,7 @@ def place_name(place: Place) -> str:
     return kind if severity is None else f"{kind}-{severity}"
 
 
-def load_suite_results(folders: Sequence[str | os.PathLike[str]]) -> list[SuiteResults]:
+def load_suite_results(folders: Sequence[StrPath]) -> list[SuiteResults]:
     """Read the results of methods, one folder for each.
 
     A folder has a run or a log for every set, named ``TYPE`` or ``TYPE-SEVERITY``; ``identity`` is the clean set.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import textwrap
 from collections.abc import Sequence, Sized
 from pathlib import Path
@@ -14,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from smoothcert.data.layout import StrPath
 from smoothcert.files import STANDARD_OUTPUT, saving
 from smoothcert.types import UsageError
 
@@ -81,7 +81,7 @@ def entry(text: str, width: float = _USUAL_WIDTH) -> str:
     return textwrap.fill(plain(text), round(_LABEL_WIDTH * width / _USUAL_WIDTH))
 
 
-def check_suffix(path: str | os.PathLike[str]) -> str:
+def check_suffix(path: StrPath) -> str:
     """Return the format that the suffix of a path names; PNG for ``-``, which is standard output."""
     format = "png" if Path(path) == STANDARD_OUTPUT else _FORMATS.get(Path(path).suffix.lower())
     if format is None:
@@ -89,7 +89,7 @@ def check_suffix(path: str | os.PathLike[str]) -> str:
     return format
 
 
-def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
+def save_figure(figure: Figure, path: StrPath) -> None:
     """Save a figure as PNG, PDF or SVG, by the suffix of the path; equal figures have equal bytes."""
     format = check_suffix(path)
     with saving(path) as temporary, rc_context({"svg.hashsalt": "smoothcert"}):

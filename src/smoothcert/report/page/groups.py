@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from smoothcert.data.layout import StrPath
 from smoothcert.report.aces import Components, load_components
 from smoothcert.report.metrics import axis_norm
 from smoothcert.store import Result
@@ -47,7 +47,7 @@ def _dataset(result: Result) -> tuple[str, str, int | None] | None:
     return None if data is None or data.name is None else (data.name, data.split or "", data.size)
 
 
-def groups(results: Sequence[Result], core: str | os.PathLike[str] | None = None) -> list[Group]:
+def groups(results: Sequence[Result], core: StrPath | None = None) -> list[Group]:
     """Put results together that share a norm, a dataset and inputs of the same labels.
 
     Each result joins the first group it fits, and a group is restricted to the inputs that all its results share. A
@@ -84,7 +84,7 @@ def _common(group: Group, result: Result) -> tuple[IntArray, IntArray] | None:
     return index, group.label[here]
 
 
-def _restricted(group: Group, result: Result, core: str | os.PathLike[str] | None) -> Result:
+def _restricted(group: Group, result: Result, core: StrPath | None) -> Result:
     if result.prefix is not None:
         group.components[result.path] = load_components(result, core).restrict(group.index)
     elif result.settings.composed:
@@ -99,7 +99,7 @@ def _restricted(group: Group, result: Result, core: str | os.PathLike[str] | Non
     return result.restrict(group.index)
 
 
-def _add_components(group: Group, result: Result, core: str | os.PathLike[str] | None) -> None:
+def _add_components(group: Group, result: Result, core: StrPath | None) -> None:
     note = ""
     for source in (None, core):  # the stored answers of the run's core come first
         try:

@@ -25,7 +25,7 @@ from smoothcert.report.metrics import (
 )
 from smoothcert.report.notes import Subject, csv_columns, markers, notes
 from smoothcert.report.tables.layout import Cell, Column, Line, Sheet, render_sheet, rich_sheet
-from smoothcert.store import Outcomes
+from smoothcert.store import Origin, Outcomes
 from smoothcert.store.result import SCALES
 from smoothcert.types import Norm, unknown_name
 
@@ -123,12 +123,12 @@ def gather_seeds(runs: Sequence[Outcomes]) -> list[Row]:
     """
     by_origin: dict[object, list[Outcomes]] = {}
     for number, run in enumerate(runs):
-        alike = None if run.origin is None else run.origin.alike
+        alike = (run.origin or Origin()).alike
         key = number if alike is None else (alike, run.index.tobytes())
         by_origin.setdefault(key, []).append(run)
     rows = []
     for found in by_origin.values():
-        seeds = {run.origin.seeds if run.origin is not None else () for run in found}
+        seeds = {(run.origin or Origin()).seeds for run in found}
         if len(found) > 1 and len(seeds) == len(found):
             rows.append(Row(f"{_common_name(found)} ({len(found)} seeds)", tuple(found), scale=_scale(found[0])))
         else:
@@ -142,22 +142,23 @@ def _separate_rows(runs: Sequence[Outcomes]) -> list[Row]:
 
 def _scale_heading(rows: Sequence[Row]) -> str:
     """Return σ, λ or keep; empty where a noise scale is unknown or the noises differ."""
-    noises = {run.origin.noise if run.origin is not None else None for row in rows for run in row.runs}
+    noises = {(run.origin or Origin()).noise for row in rows for run in row.runs}
     if len(noises) != 1 or not all(row.scale for row in rows):
         return ""
     return SCALES[str(noises.pop())][1]
 
 
 def _scale(run: Outcomes) -> str:
-    if run.origin is None or run.origin.scale is None:
+    scale = (run.origin or Origin()).scale
+    if scale is None:
         return ""
-    text = f"{run.origin.scale:.2f}"
-    return text if float(text) == run.origin.scale else f"{run.origin.scale:g}"
+    text = f"{scale:.2f}"
+    return text if float(text) == scale else f"{scale:g}"
 
 
 def _common_name(runs: Sequence[Outcomes]) -> str:
     """Name runs of several seeds by their recipe, or by the common beginning of their names."""
-    recipes = {run.origin.recipe if run.origin is not None else None for run in runs}
+    recipes = {(run.origin or Origin()).recipe for run in runs}
     recipe = recipes.pop() if len(recipes) == 1 else None
     beginning = os.path.commonprefix([run.name for run in runs])  # noqa: RUF071 (of characters)
     return recipe or re.sub(r"[-_. ]*(seed|s)?[-_. ]*$", "", beginning) or runs[0].name
