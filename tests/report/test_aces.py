@@ -144,7 +144,7 @@ def test_algorithms_1_and_4_in_plain_loops(copies):
         at = parts.position(theta)
         seen |= set(zip(parts.choice[at].tolist(), (answers >= 0).tolist(), strict=True))
         seen |= {("predict", c, p >= 0) for c, p in zip(parts.choice_predicted[at].tolist(), plain, strict=True)}
-        label = parts.label
+        label = parts.certifier.label
         assert average_certified_radius(outcomes) == pytest.approx(np.mean(radii * (answers == label)))
         assert natural_accuracy(parts, theta) == np.mean(np.array(plain) == label)
     # Every branch was taken: a choice of either, agreement without one, and abstentions with and without one.
@@ -222,7 +222,7 @@ def test_run_folder(copies, tmp_path, noise, norm):
             load_components(path)
         return
     parts, wanted = load_components(path), from_votes(copies, lambda p: noise.radius(p, norm), norm=Norm(norm))
-    assert parts.norm is Norm(norm)
+    assert parts.certifier.norm is Norm(norm)
     for field in ("predicted", "core", "thetas", "choice", "choice_radius", "choice_predicted"):
         assert np.array_equal(getattr(parts, field), getattr(wanted, field))
     assert np.array_equal(parts.certifier.radius, wanted.certifier.radius)
@@ -357,7 +357,7 @@ def test_cores_that_do_not_fit(copies, tmp_path):
 def test_published_logs(shared_data):
     parts = load_components(shared_data / PREFIX, shared_data / CORE)
     assert parts.thetas.tolist() == [j / 100 for j in range(101)]
-    assert len(parts.index) == 500
+    assert len(parts.certifier.index) == 500
     natural, acr = pareto(parts)
     assert [round(100 * share, 1) for share in natural[[0, 10, 100]]] == [99.0, 97.6, 76.0]
     assert [round(radius, 3) for radius in acr[[0, 10, 100]]] == [0.0, 0.254, 0.535]

@@ -22,7 +22,7 @@ def test_bootstrap_interval_has_the_width_of_the_mean():
     low, high = bootstrap_interval(radii)
     assert bootstrap_interval(radii) == (low, high) != bootstrap_interval(radii, seed=1)
     assert high - low == pytest.approx(2 * 1.96 * radii.std() / 20, rel=0.1)
-    assert bootstrap_interval([0.5]) == (0.5, 0.5)
+    assert bootstrap_interval([0.5]) == bootstrap_interval([0.5] * 3) == (0.5, 0.5)
 
 
 def test_acr_interval_is_about_all_inputs():
@@ -38,4 +38,4 @@ def test_sign_flips_are_never_too_sure():
     assert sign_flip_p_value([0.3] * 5) == 2 / 32
     assert sign_flip_p_value([0.0] * 50) == 1.0
     assert sign_flip_p_value([0.1] * 50) == 1 / (1 + intervals.RESAMPLES)
-    assert sign_flip_p_value([0.1]) == 1.0
+    assert sign_flip_p_value([0.1]) == sign_flip_p_value([0.5, -0.5]) == 1.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import doctest
 import io
 import statistics
 
@@ -14,10 +13,7 @@ from rich.console import Console
 from smoothcert import Cohen, Gaussian, Smoothed, Uniform, certify_dataset
 from smoothcert.report.metrics import average_certified_radius, parse_radii
 from smoothcert.report.recompute import load_outcomes, outcomes_of
-from smoothcert.report.tables import grouping as gather
-from smoothcert.report.tables.accuracy import accuracy_table, render, rich_table
-from smoothcert.report.tables.grouping import gather_seeds
-from smoothcert.report.tables.styles import TABLE_STYLES
+from smoothcert.report.tables.accuracy import TABLE_STYLES, accuracy_table, gather_seeds, render, rich_table
 from smoothcert.store import Origin, Outcomes, Result, load_run, read_log
 from smoothcert.types import UsageError
 
@@ -37,10 +33,6 @@ def rows(text):
 def first_cells(markdown, count=2):
     lines = [line for line in markdown.splitlines()[2:] if line.startswith("|")]
     return [[cell.strip() for cell in line.split("|")[1 : 1 + count]] for line in lines]
-
-
-def test_examples():
-    assert doctest.testmod(gather).failed == 0
 
 
 def test_seeds_become_mean_and_standard_deviation():

@@ -69,7 +69,7 @@ def test_pixels_are_counted_whole():
 
 
 def test_inputs_that_cannot_be_shown():
-    with pytest.raises(UsageError, match="no inputs to show"):
+    with pytest.raises(UsageError, match="no inputs to draw"):
         votes_figure([], NAMES)
     with pytest.raises(UsageError, match="input 17 is not an image"):
         votes_figure([voted(image=np.zeros(12))], NAMES)

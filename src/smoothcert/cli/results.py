@@ -19,9 +19,9 @@ from smoothcert.cli.show import Format, Output, Radii, show, show_accuracy
 from smoothcert.report import comparison as comparing
 from smoothcert.report.notes import chosen
 from smoothcert.report.recompute import load_outcomes, outcomes_of
+from smoothcert.report.tables.accuracy import TABLE_STYLES
 from smoothcert.report.tables.comparison import render_comparison, rich_comparison
 from smoothcert.report.tables.savings import consensus_text, savings, savings_text
-from smoothcert.report.tables.styles import TABLE_STYLES
 from smoothcert.store import Outcomes, Run, load_run, merge_runs, read_log, write_log, write_run
 from smoothcert.store.logs import METADATA
 from smoothcert.store.result import log_name

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from smoothcert.report.intervals import bootstrap_interval, credited_radius, sign_flip_p_value
 from smoothcert.report.metrics import average_certified_radius, common_norm, radii_or_default
 from smoothcert.report.notes import notes, subjects
-from smoothcert.store import Outcomes
+from smoothcert.store import Origin, Outcomes
 from smoothcert.types import Norm, UsageError
 
 SIGNIFICANCE = 0.05
@@ -48,30 +48,21 @@ class InputDifference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two runs over the inputs that both have. Pairs are (first run, second run).
-
-    Attributes:
-        interval: The paired-bootstrap 95 % interval of the difference of the ACRs, first minus second.
-        acr_p_value: Of the sign-flip test that the ACRs differ by chance.
-        longer: On how many inputs each run proves the larger radius for the correct class.
-        sign_p_value: Of the exact sign test over these inputs, equal ones left out.
-        largest: The inputs whose radii differ most, the most first.
-        remarks: Sentences about other differences between the runs.
-    """
+    """Two runs over the inputs that both have. Pairs are (first run, second run)."""
 
     names: tuple[str, str]
     norm: Norm | None
     inputs: int
     acr: tuple[float, float]
-    interval: tuple[float, float]
-    acr_p_value: float
+    interval: tuple[float, float]  # paired-bootstrap 95 % interval of the difference of the ACRs, first minus second
+    acr_p_value: float  # of the sign-flip test that the ACRs differ by chance
     radii: tuple[RadiusComparison, ...]
-    longer: tuple[int, int]
-    sign_p_value: float
+    longer: tuple[int, int]  # on how many inputs each run proves the larger radius for the correct class
+    sign_p_value: float  # of the exact sign test over these inputs, equal ones left out
     abstained: tuple[int, int]
-    largest: tuple[InputDifference, ...]
+    largest: tuple[InputDifference, ...]  # the inputs whose radii differ most, the most first
     guarantees: tuple[str, str]
-    remarks: tuple[str, ...]
+    remarks: tuple[str, ...]  # sentences about other differences between the runs
 
     @property
     def better(self) -> int | None:
@@ -150,10 +141,6 @@ def holm(p_values: ArrayLike) -> NDArray[np.float64]:
 
     Reference:
         S. Holm, A simple sequentially rejective multiple test procedure, Scandinavian Journal of Statistics 6 (1979).
-
-    Example:
-        >>> holm([0.01, 0.04, 0.03]).tolist()
-        [0.03, 0.06, 0.06]
     """
     values = np.asarray(p_values, dtype=np.float64)
     order = np.argsort(values)
@@ -187,7 +174,7 @@ def _remarks(whole: tuple[Outcomes, Outcomes], compared: tuple[Outcomes, Outcome
     if arithmetic[0] != arithmetic[1]:
         remarks.append(f"The runs differ in arithmetic ({arithmetic[0]} and {arithmetic[1]}).")
     for what, name in (("data", "data"), ("n", "numbers of samples"), ("alpha", "alpha")):
-        values = [None if run.origin is None else getattr(run.origin, what) for run in compared]
+        values = [getattr(run.origin or Origin(), what) for run in compared]
         if None not in values and values[0] != values[1]:
             shown = " and ".join(f"{value:,}" if isinstance(value, int) else f"{value}" for value in values)
             advice = "" if what == "data" else "; radii depend on it, and --at-n or --at-alpha make them comparable"

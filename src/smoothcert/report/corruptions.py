@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,12 +11,13 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from smoothcert.report.metrics import acr_text, average_certified_radius, axis_norm, certified_counts, common_norm
+from smoothcert.data.layout import StrPath
+from smoothcert.report.metrics import acr_text, average_certified_radius, certified_counts, common_norm
 from smoothcert.report.notes import Subject
 from smoothcert.report.tables.accuracy import rounded
 from smoothcert.store import Outcomes, Result, flat_config, load_run
 from smoothcert.store.result import distinct_names, results_in
-from smoothcert.types import UsageError
+from smoothcert.types import Norm, UsageError
 
 IDENTITY = "identity"
 """The name of the clean set, which is in no mean."""
@@ -30,11 +30,11 @@ _SETTINGS = ("noise", "procedure", "inputs", "model", "precision")
 
 @dataclass(frozen=True, eq=False)
 class SuiteResults:
-    """The outcomes of one method on the sets of a suite, and the settings of those that are run folders."""
+    """The outcomes of one method on the sets of a suite, and the settings of its run folders, empty for logs."""
 
     name: str
     outcomes: Mapping[Place, Outcomes]
-    settings: Mapping[Place, Mapping[str, Any]] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def subject(self) -> Subject:
@@ -82,17 +82,12 @@ def suite_mean(results: SuiteResults, measure: Measure, places: Iterable[Place] 
     """Compute the mean over types of their means over severities, exactly.
 
     The sets are by default all but the clean set; that mean is mACR or mAcc.
-
-    Example:
-        >>> right, wrong = (Outcomes("run", [0], [5], [answer], [0.5]) for answer in (5, 7))
-        >>> results = SuiteResults("run", {("fog", 1): right, ("fog", 2): wrong, ("snow", 1): right})
-        >>> suite_mean(results, ACR)
-        Fraction(3, 8)
     """
+    if places is None:
+        places = [place for place in results.outcomes if place[0] != IDENTITY]
     by_type: dict[str, list[Fraction]] = {}
-    for place in results.outcomes if places is None else places:
-        if places is not None or place[0] != IDENTITY:
-            by_type.setdefault(place[0], []).append(measure.of(results.outcomes[place]))
+    for place in places:
+        by_type.setdefault(place[0], []).append(measure.of(results.outcomes[place]))
     return mean(mean(values) for values in by_type.values())
 
 
@@ -102,16 +97,10 @@ def place_name(place: Place) -> str:
     return kind if severity is None else f"{kind}-{severity}"
 
 
-def load_suite_results(folders: Sequence[str | os.PathLike[str]]) -> list[SuiteResults]:
+def load_suite_results(folders: Sequence[StrPath]) -> list[SuiteResults]:
     """Read the results of methods, one folder for each.
 
-    Args:
-        folders: Folders with a run or a log for every set, named ``TYPE`` or ``TYPE-SEVERITY``; ``identity`` is the
-            clean set.
-
-    Raises:
-        UsageError: If a folder is missing or has no results, or its runs have different settings.
-        RunError, LogError: If a run or a log is damaged.
+    A folder has a run or a log for every set, named ``TYPE`` or ``TYPE-SEVERITY``; ``identity`` is the clean set.
     """
     paths = [Path(folder).resolve() for folder in folders]
     names = distinct_names({path: path.name for path in paths})
@@ -130,8 +119,8 @@ def _load(folder: Path, name: str) -> SuiteResults:
     if not any(kind != IDENTITY for kind, _ in found):
         raise UsageError(f"{folder} holds no result for any corruption; make some by `smoothcert corruptions run`.")
     settings = {place: _settings(result.config) for place, result in found.items() if result.run is not None}
-    _check_settings(folder, settings)
-    return SuiteResults(name, {place: result.outcomes for place, result in found.items()}, settings)
+    outcomes = {place: result.outcomes for place, result in found.items()}
+    return SuiteResults(name, outcomes, _common_settings(folder, settings))
 
 
 def _place(name: str) -> Place:
@@ -147,18 +136,21 @@ def check_alike(folder: Path, settings: Mapping[str, Any]) -> None:
     """Refuse to add runs with these settings to a folder, which may be missing, whose runs have other settings."""
     there = {_place(file.parent.name): load_run(file.parent) for file in sorted(folder.glob("*/run.json"))}
     made = {place: _settings(run.config) for place, run in there.items()}
-    _check_settings(folder, {**made, ("this command", None): _settings(json.loads(json.dumps(settings)))})
+    _common_settings(folder, {**made, ("this command", None): _settings(json.loads(json.dumps(settings)))})
 
 
-def _check_settings(folder: Path, settings: Mapping[Place, Mapping[str, Any]]) -> None:
-    """Refuse runs whose numbers do not belong into one mean."""
+def _common_settings(folder: Path, settings: Mapping[Place, Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the settings that all runs share; refuse runs whose numbers do not belong into one mean."""
+    if not settings:
+        return {}
+    first, expected = next(iter(settings.items()))
     for place, found in settings.items():
-        first, expected = next(iter(settings.items()))
         for key, ours, theirs in _differences(expected, found):
             raise UsageError(
                 f"the runs in {folder} have different settings: {key} is {ours} in {place_name(first)} and {theirs} in "
                 f"{place_name(place)}; certify them with the same settings, or into separate folders."
             )
+    return expected
 
 
 def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
@@ -168,12 +160,8 @@ def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple
 
 
 def comparable(methods: Sequence[SuiteResults]) -> tuple[list[SuiteResults], list[str]]:
-    """Restrict methods to the sets that all of them have.
-
-    Returns:
-        The methods on these sets, and notes: what is left out, and how the results differ in more than the method.
-    """
-    common_norm([outcomes for method in methods for outcomes in method.outcomes.values()])
+    """Restrict methods to the sets that all of them have; note what is left out, and what else differs."""
+    suite_norm(methods)
     shared = [place for place in methods[0].outcomes if all(place in method.outcomes for method in methods)]
     if not any(kind != IDENTITY for kind, _ in shared):
         names = " and ".join(method.name for method in methods)
@@ -187,17 +175,11 @@ def comparable(methods: Sequence[SuiteResults]) -> tuple[list[SuiteResults], lis
     kept = [replace(method, outcomes={place: method.outcomes[place] for place in shared}) for method in methods]
     for method in kept:
         notes += _uneven(method)
-    first = next(iter(kept[0].settings.values()), None)
-    for other in kept[1:]:
-        settings = next(iter(other.settings.values()), None)
-        if first is None or settings is None:
-            continue
-        differences = [
-            f"{key} ({ours}, {theirs})"
-            for key, ours, theirs in _differences(first, settings)
-            if not key.startswith("model.")
-        ]
-        notes += [f"{kept[0].name} and {other.name} differ in {', '.join(differences)}."] if differences else []
+    first, *others = kept
+    for other in others:
+        found = _differences(first.settings, other.settings) if first.settings and other.settings else []
+        named = [f"{key} ({ours}, {theirs})" for key, ours, theirs in found if not key.startswith("model.")]
+        notes += [f"{first.name} and {other.name} differ in {', '.join(named)}."] if named else []
     return kept, notes
 
 
@@ -217,8 +199,6 @@ def _uneven(method: SuiteResults) -> list[str]:
     return notes
 
 
-def suite_title(methods: Sequence[SuiteResults]) -> str:
-    """Describe the results in a few words."""
-    found = [outcomes for method in methods for outcomes in method.outcomes.values()]
-    types = len(methods[0].types)
-    return f"{types} corruption{'s' * (types != 1)}, {len(found[0])} inputs each, {axis_norm(common_norm(found))}"
+def suite_norm(methods: Sequence[SuiteResults]) -> Norm | None:
+    """Return the norm of all results, and refuse results in different norms."""
+    return common_norm([outcomes for method in methods for outcomes in method.outcomes.values()])

@@ -33,13 +33,7 @@ def certified_counts(outcomes: Outcomes, radii: ArrayLike) -> NDArray[np.int64]:
 
 
 def certified_accuracy(outcomes: Outcomes, radii: ArrayLike) -> NDArray[np.float64]:
-    """Compute the share of inputs in [0, 1] that :func:`certified_counts` counts.
-
-    Example:
-        >>> run = Outcomes("run", [0, 1, 2, 3], [5, 5, 5, 5], [5, 5, 7, -1], [0.5, 0.2, 0.9, 0.0])
-        >>> certified_accuracy(run, [0, 0.25, 0.5, 0.75]).tolist()
-        [0.5, 0.25, 0.25, 0.0]
-    """
+    """Compute the share of inputs in [0, 1] that :func:`certified_counts` counts."""
     return certified_counts(outcomes, radii) / len(outcomes)
 
 
@@ -66,9 +60,8 @@ def abstention_rate(outcomes: Outcomes) -> float:
 def curve(outcomes: Outcomes) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Compute certified accuracy as an exact step function.
 
-    Returns:
-        ``(radii, accuracy)``: radii are 0 and every distinct radius of a correct answer, ascending. ``accuracy[i]``
-        holds for r in (``radii[i - 1]``, ``radii[i]``], and beyond the last radius the accuracy is 0.
+    The radii are 0 and every distinct radius of a correct answer, ascending. ``accuracy[i]`` holds for r in
+    (``radii[i - 1]``, ``radii[i]``], and beyond the last radius the accuracy is 0.
 
     Example:
         >>> run = Outcomes("run", [0, 1, 2, 3], [5, 5, 5, 5], [5, 5, 7, -1], [0.5, 0.2, 0.9, 0.0])
@@ -84,12 +77,6 @@ def envelope(runs: Sequence[Outcomes]) -> tuple[NDArray[np.float64], NDArray[np.
 
     The runs could reach it if the best run for each radius were known beforehand; no single run reaches it (Alfarra et
     al., 2022, Figs. 2 to 6, over noise scales and numbers of steps).
-
-    Example:
-        >>> a = Outcomes("a", [0, 1], [5, 5], [5, 7], [0.9, 0.9])
-        >>> b = Outcomes("b", [0, 1], [5, 5], [5, 5], [0.2, 0.3])
-        >>> [values.tolist() for values in envelope([a, b])]
-        [[0.0, 0.2, 0.3, 0.9], [1.0, 1.0, 0.5, 0.5]]
     """
     common_norm(runs)
     check_same_inputs(runs)
@@ -155,12 +142,9 @@ def default_radii(runs: Sequence[Outcomes], most: int = 12) -> tuple[float, ...]
 
 
 def common_norm(runs: Sequence[Outcomes]) -> Norm | None:
-    """Return the norm that all runs share, and refuse runs in different norms.
+    """Return the norm that all runs share, None where no run records it; refuse runs in different norms.
 
     A run whose norm is unknown may be shown with others of one norm, but must be marked: see ``notes``.
-
-    Returns:
-        The norm; None where no run records it.
     """
     if not runs:
         raise UsageError("there are no runs to show.")

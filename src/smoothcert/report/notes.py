@@ -1,13 +1,6 @@
 """Markers and notes of tables and figures: what differs between runs, and how many errors to expect.
 
-The rules:
-
-- Radii in different known norms are never shown together (``metrics.common_norm`` refuses them). A run whose norm is
-  unknown may be shown with runs of one norm, but is marked.
-- A line is marked with its guarantee if that is not ``global``, or if the lines differ in it; with its arithmetic if
-  the lines differ in it. What is unknown is marked ``unknown`` if it is known for another line.
-- Best and runner-up are found among lines of the same norm and guarantee. An unknown norm or guarantee is a separate
-  value: published logs, which record neither, are ranked among themselves and never against runs that do.
+The rules are in docs/runs.md: when a line is marked, which lines are ranked against each other, and what is unknown.
 """
 
 from __future__ import annotations
@@ -66,7 +59,7 @@ class Subject:
 
     @property
     def rank(self) -> str:
-        """A text that is equal for lines that may be ranked against each other."""
+        """A text that is equal for lines that may be ranked against each other; unknown is a separate value."""
         return f"{self.text('norm')} {self.text('guarantee')}"
 
     def text(self, what: str) -> str:
@@ -87,13 +80,10 @@ def subjects(runs: Iterable[Outcomes]) -> list[Subject]:
 
 
 def markers(shown: Sequence[Subject]) -> list[str]:
-    """Return the text behind the name of each line: empty, or for example ``" [pointwise, float]"``.
+    """Return the text behind the name of each line, such as ``" [pointwise, float]"``.
 
-    Example:
-        >>> one, two = (Metadata(guarantee=(kind,)) for kind in ("global", "pointwise"))
-        >>> runs = [Outcomes(name, [0], [1], [1], [0.5], metadata=kind) for name, kind in (("a", one), ("b", two))]
-        >>> markers(subjects(runs))
-        [' [global]', ' [pointwise]']
+    A guarantee is shown if it is not ``global`` or if lines differ in it; arithmetic, if they differ in it; and
+    ``unknown``, if norm, guarantee or arithmetic is known for another line.
     """
     differing = {what for what in _RECORDED if len({each.text(what) for each in shown}) > 1}
     found = []
@@ -160,12 +150,6 @@ def expected_errors(shown: Sequence[Subject]) -> list[str]:
 
     Each input yields one statement, whether it is certified or not, and each is false with probability at most its
     alpha. By the union bound, none is false with probability at least one minus the sum.
-
-    Example:
-        >>> run = Outcomes("run", range(500), [1] * 500, [1] * 500, [0.5] * 500, alpha=0.001)
-        >>> print(*expected_errors(subjects([run])))
-        Of the 500 statements at most 0.5 are expected to be false (alpha = 0.001 per input); all hold with \
-probability at least 0.5.
     """
     by_text: dict[str, list[str]] = {}
     for each in shown:
@@ -223,11 +207,7 @@ def chosen(runs: Sequence[Outcomes]) -> list[str]:
 
 
 def csv_columns(shown: Sequence[Subject]) -> tuple[list[str], list[list[str]]]:
-    """Write the metadata of each line for CSV, which has neither markers nor notes.
-
-    Returns:
-        Headings, and a list of texts for each line, empty where unknown; no columns where all is unknown.
-    """
+    """Write headings and metadata of each line for CSV, which has neither markers nor notes; none if all is unknown."""
     if not any(each.metadata.known or each.norm or run.alpha is not None for each in shown for run in each.runs):
         return [], [[] for _ in shown]
     found = []

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 from numpy.typing import NDArray
 
+from smoothcert.data.layout import StrPath
 from smoothcert.noise import Noise
 from smoothcert.report.metrics import NORM_TEXT
 from smoothcert.store import LogKind, Result, find_results
@@ -14,7 +13,7 @@ from smoothcert.store.outcomes import read_norm
 from smoothcert.types import ABSTAIN, UsageError
 
 
-def find_pilot(path: str | os.PathLike[str]) -> Result:
+def find_pilot(path: StrPath) -> Result:
     """Find the one run or certification log at a path."""
     found = find_results([path])
     if len(found) != 1:

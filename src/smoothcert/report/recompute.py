@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from smoothcert.data.layout import StrPath
 from smoothcert.noise import Gaussian, Noise
 from smoothcert.stats.decisions import certified_class, guess_and_bound
 from smoothcert.store import Outcomes, Result, Run, find_results
@@ -21,9 +21,7 @@ IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
 
-def load_outcomes(
-    paths: Sequence[str | os.PathLike[str]], *, n: int | None = None, alpha: float | None = None
-) -> list[Outcomes]:
+def load_outcomes(paths: Sequence[StrPath], *, n: int | None = None, alpha: float | None = None) -> list[Outcomes]:
     """Read the outcomes of runs and logs; see :func:`~smoothcert.store.find_results` and :func:`recompute`."""
     return [outcomes_of(result, n=n, alpha=alpha) for result in find_results(paths)]
 
@@ -46,10 +44,6 @@ def recompute(source: Result | Run, *, n: int | None = None, alpha: float | None
         source: A run with a fixed number of samples, also with a noise scale for every input.
         n: The number of estimation samples: that of the run, or a power of ten below it.
         alpha: The probability of a wrong statement; by default that of the run.
-
-    Raises:
-        UsageError: If alpha is not a probability, n is not stored, or the run cannot be recomputed.
-        RunError: If it has no rows yet, or a row is damaged.
     """
     result = Result(source.name, source) if isinstance(source, Run) else source
     if alpha is not None and not 0 < alpha < 1:

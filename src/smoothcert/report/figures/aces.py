@@ -15,9 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from smoothcert.report.aces import TABULATED, Components, Single, pareto, signed_selection_radius
-from smoothcert.report.aces.composition import FloatArray
-from smoothcert.report.figures.style import COLOURS, MARKERS, canvas, entry, finished, legend_columns, line_style
+from smoothcert.report.aces import TABULATED, Components, FloatArray, Single, pareto, signed_selection_radius
+from smoothcert.report.figures.style import COLOURS, MARKERS, canvas, entry, finished, line_style, require
 from smoothcert.report.metrics import (
     NORM_TEXT,
     average_certified_radius,
@@ -41,9 +40,7 @@ def pareto_figure(
 
     Dots are the thresholds of the paper's tables, the square is the lowest one, where (nearly) only the core answers;
     other markers are single smoothed classifiers, numbered where there are several. Without compositions it is the
-    trade-off of Figures 4 and 5 of Jeong et al. (2023). The legend marks guarantees and arithmetic as tables do.
-
-    Robustness is certified accuracy at ``radius``, or the ACR when it is None.
+    trade-off of Figures 4 and 5 of Jeong et al. (2023). Robustness is certified accuracy at ``radius``, or the ACR.
     """
     everyone = [run.certifier for run in runs] + [single.outcomes for single in singles]
     norm = common_norm(everyone)
@@ -54,8 +51,7 @@ def pareto_figure(
     names = [entry(f"ACES, {run.name}{marker}{dotted}") for run, marker in zip(runs, marked, strict=False)]
     for number, (single, marker) in enumerate(zip(singles, marked[len(runs) :], strict=True), 1):
         names.append(entry(f"{number}: " * (len(singles) > 1) + single.outcomes.name + marker))
-    columns, height = legend_columns(names)
-    figure, (axes,) = canvas(height=3.9 + height)
+    figure, (axes,) = canvas(height=3.9)
     handles = []
     for number, run in enumerate(runs):
         style = line_style(number)
@@ -86,7 +82,7 @@ def pareto_figure(
     room = max(1.0 - (high - low) / 2, 0.0)  # the axis spans at least two percentage points
     axes.set_xlim(low - room, min(high + room, 100.5))
     axes.set_ylim(bottom=0)
-    return finished(figure, handles, title, columns)
+    return finished(figure, handles, title)
 
 
 def selection_figure(components: Components, thetas: Sequence[float], *, title: str | None = None) -> Figure:
@@ -94,9 +90,8 @@ def selection_figure(components: Components, thetas: Sequence[float], *, title: 
 
     A positive radius is a certified choice of the certifier, a negative one of the core, 0 an abstention.
     """
-    if not len(thetas):
-        raise UsageError("there are no thresholds to draw; give at least one.")
-    figure, (axes,) = canvas(height=3.9 + 0.22 * -(-len(thetas) // 4))
+    require(thetas, "thresholds")
+    figure, (axes,) = canvas(height=3.9)
     axes.axhline(0.0, color="0.4", linewidth=0.7)
     handles = []
     for number, theta in enumerate(thetas):
@@ -104,7 +99,7 @@ def selection_figure(components: Components, thetas: Sequence[float], *, title: 
         places, heights = np.linspace(0, 100, len(radii) + 1), np.append(radii, radii[-1])
         handles += axes.step(places, heights, where="post", label=f"θ = {theta:g}", **line_style(number))
     most = float(components.choice_radius.max()) or 1.0
-    label = f"certified radius of the selection ({axis_norm(components.norm)})\n← core        certifier →"
+    label = f"certified radius of the selection ({axis_norm(components.certifier.norm)})\n← core        certifier →"
     axes.set(xlim=(0, 100), ylim=(-1.06 * most, 1.06 * most), xlabel="percentile of inputs (%)", ylabel=label)
     return finished(figure, handles, title, columns=4)
 
@@ -123,10 +118,10 @@ def entropy_figure(
     known = np.isfinite(components.median)
     certified = components.certifier.correct & (components.certifier.radius >= radius)
     edges = np.linspace(0.0, 1.0, _BINS + 1)
-    figure, (axes,) = canvas(height=4.4)
+    figure, (axes,) = canvas(height=4.1)
     bottom = np.zeros(_BINS)
     handles: list[Artist] = []
-    name = f"certified correctly ({NORM_TEXT[components.norm]} radius {radius:g})"
+    name = f"certified correctly ({NORM_TEXT[components.certifier.norm]} radius {radius:g})"
     for part, label, colour in ((certified, name, COLOURS[0]), (~certified, "not certified correctly", COLOURS[1])):
         counts, _ = np.histogram(components.median[part & known], bins=edges)
         share = 100 * counts / len(certified)

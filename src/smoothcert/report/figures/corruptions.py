@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from smoothcert.report.corruptions import ACR, IDENTITY, SuiteResults, suite_mean
+from smoothcert.report.corruptions import ACR, IDENTITY, SuiteResults, suite_mean, suite_norm
 from smoothcert.report.figures.style import COLOURS, MARKERS, canvas, finished, line_style, plain
-from smoothcert.report.metrics import axis_norm, common_norm
+from smoothcert.report.metrics import axis_norm
 from smoothcert.report.notes import markers
 from smoothcert.types import UsageError
 
@@ -23,7 +23,7 @@ def type_figure(methods: Sequence[SuiteResults], *, title: str | None = None) ->
     clean = [IDENTITY] if (IDENTITY, None) in found else []
     names = [*types, ACR.mean_name, *clean]
     groups = [[place for place in found if place[0] == kind] or None for kind in names]  # None: the mean over types
-    figure, (axes,) = canvas(height=1.3 + 0.24 * len(names) + 0.22 * math.ceil(len(methods) / 2))
+    figure, (axes,) = canvas(height=1.3 + 0.24 * len(names))
     handles, labels = [], _labels(methods)
     for number, method in enumerate(methods):
         handles += axes.plot(
@@ -39,7 +39,7 @@ def type_figure(methods: Sequence[SuiteResults], *, title: str | None = None) ->
     axes.set_yticks(range(len(names)), [plain(name) for name in names])
     axes.set(ylim=(len(names) - 0.5, -0.5), xlabel=_axis(methods))
     axes.set_xlim(left=0)
-    return finished(figure, handles, title)
+    return finished(figure, handles, title, columns=2)
 
 
 def severity_figure(methods: Sequence[SuiteResults], *, title: str | None = None) -> Figure:
@@ -50,8 +50,7 @@ def severity_figure(methods: Sequence[SuiteResults], *, title: str | None = None
     types = [kind for kind in methods[0].types if any((kind, level) in methods[0].outcomes for level in levels)]
     columns = min(_PANELS_IN_A_ROW, len(types))
     rows = math.ceil(len(types) / columns)
-    height = 1.0 + 1.6 * rows + 0.22 * math.ceil((1 + len(methods)) / 2)
-    figure, panels = canvas(columns, rows=rows, width=max(2.2 * columns, 4.4), height=height)
+    figure, panels = canvas(columns, rows=rows, width=max(2.2 * columns, 4.4), height=1.0 + 1.6 * rows)
     handles, labels = [], _labels(methods)
     top = 0.0
     for axes, kind in zip(panels, types, strict=False):
@@ -77,7 +76,7 @@ def severity_figure(methods: Sequence[SuiteResults], *, title: str | None = None
     if (IDENTITY, None) in methods[0].outcomes:
         handles.append(Line2D([], [], color="0.4", linewidth=0.7, label="clean set (thin)"))
     figure.supylabel(_axis(methods), fontsize="medium")
-    return finished(figure, handles, title)
+    return finished(figure, handles, title, columns=2)
 
 
 def _labels(methods: Sequence[SuiteResults]) -> list[str]:
@@ -89,5 +88,4 @@ def _labels(methods: Sequence[SuiteResults]) -> list[str]:
 
 
 def _axis(methods: Sequence[SuiteResults]) -> str:
-    norm = common_norm([outcomes for method in methods for outcomes in method.outcomes.values()])
-    return f"average certified radius ({axis_norm(norm)})"
+    return f"average certified radius ({axis_norm(suite_norm(methods))})"

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from smoothcert.report.figures.style import canvas, entry, finished, legend_columns, line_style
+from smoothcert.report.figures.style import canvas, entry, finished, line_style
 from smoothcert.report.intervals import wilson_interval
 from smoothcert.report.metrics import (
     acr_text,
@@ -38,10 +38,9 @@ def certified_accuracy_figure(
     """Draw certified accuracy over the radius, one exact step curve per run.
 
     As Figures 2 and 3 of Jeong et al. (2023), which also show the fall at the sampling limit; with ``best`` as the
-    envelopes in Figures 2 to 6 of Alfarra et al. (2022). The legend marks guarantees and arithmetic as tables do.
+    envelopes in Figures 2 to 6 of Alfarra et al. (2022).
 
     Args:
-        runs: The runs; different norms are refused.
         limits: For runs by name, the largest radius their number of samples could prove; drawn as a thin vertical line.
         best: Whether to draw the envelope: the best of the runs at every radius.
         intervals: Whether to shade Wilson's 95 % interval of every accuracy, over the sample of test inputs.
@@ -56,8 +55,7 @@ def certified_accuracy_figure(
         entry(f"{run.name}{marker} (ACR {acr_text(average_certified_radius(run))})")
         for run, marker in zip(runs, markers(shown), strict=True)
     ]
-    columns, height = legend_columns([*labels, *[""] * (bool(limits) + best + intervals)])
-    figure, (axes,) = canvas(height=3.9 + height)
+    figure, (axes,) = canvas(height=3.9)
     handles: list[Artist] = []
     if best:
         radii, accuracy = envelope(runs)
@@ -89,4 +87,4 @@ def certified_accuracy_figure(
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(xlim=(left, right), ylim=(0, 102))
     axes.set(xlabel=f"certified radius ({axis_norm(norm)})", ylabel="certified accuracy (%)")
-    return finished(figure, handles, title, columns)
+    return finished(figure, handles, title)

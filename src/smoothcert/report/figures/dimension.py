@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from smoothcert.report.figures.style import canvas, finished, line_style
+from smoothcert.report.figures.style import canvas, finished, line_style, require
 from smoothcert.stats.dimension import scale_limit, worst_case_probability
 from smoothcert.types import UsageError
 
@@ -41,20 +41,16 @@ def scale_limit_figure(
     Args:
         ratios: The ratios τ/σ of the scales, a curve for each.
         p: The probability of the class under the scale σ.
-        sigma: The scale σ.
         epsilon: The largest distance ε of the two inputs.
-        dimensions: The numbers of coordinates d to compute, increasing.
         worst: Whether to draw the worst classifier's probability at distance ε, as thin curves.
         lowest: The lower end of the probability axis.
     """
-    if not len(ratios):
-        raise UsageError("there are no ratios of scales to draw; give at least one.")
+    require(ratios, "ratios of scales")
     if len(dimensions) < 2 or any(b <= a for a, b in itertools.pairwise(dimensions)):
         raise UsageError("dimensions must be at least two whole numbers in increasing order.")
     if not 0 < lowest < 0.5:
         raise UsageError(f"lowest must lie between 0 and ½, got {lowest}.")
-    columns = min(len(ratios) + worst, 3)
-    figure, (axes,) = canvas(height=3.9 + 0.22 * -(-(len(ratios) + worst) // columns))
+    figure, (axes,) = canvas(height=3.9)
     handles = []
     for number, ratio in enumerate(ratios):
         values = scale_limit(p, dimensions, sigma, ratio * sigma, epsilon)
@@ -76,4 +72,4 @@ def scale_limit_figure(
             place.set(color="0.3", fontsize="small")
     axes.set_xlabel("coordinates of an input, d")
     axes.set_ylabel(f"limit on the class's probability\n(p = {p:g}, σ = {sigma:g}, ε = {epsilon:g})")
-    return finished(figure, handles, title, columns)
+    return finished(figure, handles, title, columns=3)

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from smoothcert.report.figures.style import LineStyle, canvas, entry, finished, legend_columns, run_style
+from smoothcert.report.figures.style import LineStyle, canvas, entry, finished, require, run_style
 from smoothcert.store import Result
 from smoothcert.store.result import no_rows
 from smoothcert.types import UsageError
@@ -25,18 +25,12 @@ _OUTCOMES: dict[str, LineStyle] = {"certified": "-", "refuted": "--", "undecided
 
 @dataclass(frozen=True, eq=False)
 class Confidence:
-    """How sure a run is of every input with votes.
-
-    Attributes:
-        bound: The lower bound on the probability of the guessed class.
-        share: The share of the estimation votes for the class with the most votes.
-        answer: ``correct``, ``wrong`` or ``abstained``.
-    """
+    """How sure a run is of every input with votes."""
 
     name: str
-    bound: FloatArray
-    share: FloatArray
-    answer: NDArray[np.str_]
+    bound: FloatArray  # the lower bound on the probability of the guessed class
+    share: FloatArray  # the share of the estimation votes for the class with the most votes
+    answer: NDArray[np.str_]  # correct, wrong or abstained
 
     @classmethod
     def of(cls, result: Result) -> Confidence:
@@ -71,16 +65,14 @@ class Samples:
 def confidence_figure(runs: Sequence[Confidence], *, title: str | None = None) -> Figure:
     """Draw the distribution of p_A over the inputs: its lower bound on the left, the share of the votes on the right.
 
-    Curves are empirical distribution functions, separate for correct, wrong and abstained answers: the height at p is
-    the share of those answers whose value is at most p. The radius of a certificate is a function of the bound, so the
-    ACR is a mean over this distribution; Sun et al. (2024), Average certified radius is a poor metric for randomized
-    smoothing, show similar distributions.
+    Curves are empirical distribution functions of correct, wrong and abstained answers. The radius of a certificate is
+    a function of the bound, so the ACR is a mean over this distribution; Sun et al. (2024), Average certified radius is
+    a poor metric for randomized smoothing, show similar distributions.
     """
-    _require(runs)
+    require(runs, "runs")
     counts = [", ".join(f"{(run.answer == answer).sum()} {answer}" for answer in _ANSWERS) for run in runs]
     labels = [entry(f"{run.name} ({count})", width=_WIDTH) for run, count in zip(runs, counts, strict=True)]
-    columns, height = legend_columns([*labels, *_ANSWERS], _WIDTH)
-    figure, (left, right) = canvas(2, width=_WIDTH, height=3.7 + height)
+    figure, (left, right) = canvas(2, width=_WIDTH, height=3.7)
     for number, run in enumerate(runs):
         for axes, values in ((left, run.bound), (right, run.share)):
             for answer, dashes in _ANSWERS.items():
@@ -93,21 +85,18 @@ def confidence_figure(runs: Sequence[Confidence], *, title: str | None = None) -
         axes.set(ylim=(0, 102), ylabel="inputs at or below (% of such answers)")
     left.set_xlabel("lower bound on $p_A$ (probability; abstains up to ½)")
     right.set_xlabel("votes for the top class (share of samples)")
-    return finished(figure, _handles(labels, _ANSWERS), title, columns)
+    return finished(figure, _handles(labels, _ANSWERS), title)
 
 
 def samples_figure(runs: Sequence[Samples], *, title: str | None = None) -> Figure:
     """Draw how many samples the inputs took, to compare procedures that decide early with a fixed number.
 
-    The height at n is the share of **all** inputs that were certified, refuted or left undecided with at most n
-    samples, so a curve ends at the share of that outcome; the thin line is the mean. SampleRF in Tables 3 and 4 of
-    Horváth et al. (2022), Boosting randomized smoothing, is a summary of it, and their Figure 15 is its expectation by
-    true probability.
+    Curves are shares of **all** inputs, so each ends at the share of its outcome. SampleRF in Tables 3 and 4 of Horváth
+    et al. (2022), Boosting randomized smoothing, is a summary, and their Figure 15 the expectation by true probability.
     """
-    _require(runs)
+    require(runs, "runs")
     labels = [entry(f"{run.name} (mean {run.used.mean():,.0f})") for run in runs]
-    columns, height = legend_columns([*labels, *_OUTCOMES, "mean"])
-    figure, (axes,) = canvas(height=3.9 + height)
+    figure, (axes,) = canvas(height=3.9)
     high = 1.5 * max(run.used.max() for run in runs)
     low = min(min(run.used.min() for run in runs) / 1.5, high / 10)
     for number, run in enumerate(runs):
@@ -116,19 +105,14 @@ def samples_figure(runs: Sequence[Samples], *, title: str | None = None) -> Figu
         axes.axvline(float(run.used.mean()), color=run_style(number)["color"], linewidth=0.7, zorder=1)
     axes.set(xscale="log", xlim=(low, high), ylim=(0, 102))
     axes.set(xlabel="samples per input, selection included", ylabel="inputs decided so far (% of all)")
-    handles = [*_handles(labels, _OUTCOMES), Line2D([], [], color="0.4", linewidth=0.7, label="mean")]
-    return finished(figure, handles, title, columns)
+    mean = Line2D([], [], color="0.4", linewidth=0.7, label="mean")
+    return finished(figure, [*_handles(labels, _OUTCOMES), mean], title)
 
 
 def _read(result: Result) -> None:
     """Read all columns together, so that votes are checked against the number of samples; refuse an empty run."""
     if not len(result.table()):
         raise no_rows(result.path)
-
-
-def _require(runs: Sequence[object]) -> None:
-    if not runs:
-        raise UsageError("there are no runs to show.")
 
 
 def _cumulative(

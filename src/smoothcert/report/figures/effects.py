@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -49,14 +49,9 @@ def effect_figure(
 ) -> Figure:
     """Draw the ACR (left) and the certified accuracy at some radii (right) over the value of a setting.
 
-    Runs that share a value are averaged, and a bar shows their spread. The axis is logarithmic where values span more
-    than a factor of ten. As Figures 5 and 12 of Horváth et al. (2022), Boosting randomized smoothing, which vary the
-    size of an ensemble, and the ablations of Jeong et al. (2023).
-
-    Args:
-        runs: Each run with its value: a number or a name.
-        radii: The radii of certified accuracy; by default at most four.
-        bars: ``range`` for lowest to highest, ``sd`` for ± one standard deviation (of the sample).
+    Each run comes with its value, a number or a name. Runs that share a value are averaged, and bars, a name in
+    ``BARS``, show their spread. As Figures 5 and 12 of Horváth et al. (2022), Boosting randomized smoothing, which vary
+    the size of an ensemble, and the ablations of Jeong et al. (2023).
     """
     outcomes = [run for _, run in runs]
     norm = common_norm(outcomes)
@@ -72,12 +67,14 @@ def effect_figure(
     chosen = radii_or_default(outcomes, radii, _MOST_CURVES)
     shared = len(runs) > len(distinct)
     kinds = list(dict.fromkeys(marker.strip() for marker in markers(subjects(outcomes)) if marker))
-    figure, (left, right) = canvas(2, width=9.0, height=3.6 + 0.22 * -(-(len(chosen) + shared + bool(kinds)) // 4))
-    _curve(left, places, _spread(groups, average_certified_radius, bars), 0, "ACR", named)
+    figure, (left, right) = canvas(2, width=9.0, height=3.6)
+    acr = [[average_certified_radius(run) for run in group] for group in groups]
+    _curve(left, places, _spread(acr, bars), 0, "ACR", named)
     handles: list[object] = []
     for number, radius in enumerate(chosen):
-        found = _spread(groups, _percentage(radius), bars)
-        handles += _curve(right, places, found, number, f"{NORM_TEXT[norm]} radius {radius:g}", named)
+        accuracy = [[100 * float(certified_accuracy(run, radius)[0]) for run in group] for group in groups]
+        label = f"{NORM_TEXT[norm]} radius {radius:g}"
+        handles += _curve(right, places, _spread(accuracy, bars), number, label, named)
     for axes in (left, right):
         axes.set_xlabel(entry(SETTING_TEXT.get(setting, setting), width=4.2))
         if named:
@@ -95,17 +92,10 @@ def effect_figure(
     return finished(figure, handles, title, columns=4)
 
 
-def _percentage(radius: float) -> Callable[[Outcomes], float]:
-    return lambda run: 100 * float(certified_accuracy(run, radius)[0])
-
-
-def _spread(
-    groups: Sequence[Sequence[Outcomes]], measure: Callable[[Outcomes], float], bars: str
-) -> NDArray[np.float64]:
-    """Compute for every value the mean of its runs and the lengths of the bar, NaN for a single run."""
+def _spread(groups: Sequence[Sequence[float]], bars: str) -> NDArray[np.float64]:
+    """Compute for every group of runs the mean and the lengths of the bar, NaN for a single run."""
     found = []
-    for group in groups:
-        values = np.array([measure(run) for run in group])
+    for values in map(np.array, groups):
         mean = values.mean()
         below, above = mean - values.min(), values.max() - mean
         if bars == "sd" and len(values) > 1:

@@ -14,7 +14,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Patch
 from numpy.typing import ArrayLike, NDArray
 
-from smoothcert.report.figures.style import COLOURS, canvas, finished, plain
+from smoothcert.report.figures.style import COLOURS, canvas, finished, plain, require
 from smoothcert.report.metrics import NORM_TEXT
 from smoothcert.types import ABSTAIN, Norm, UsageError, radius_text
 
@@ -53,12 +53,10 @@ def scales_figure(
     Args:
         images: The inputs, (channels, height, width) in [0, 1] with 1 or 3 channels; a column for each.
         scales: By name of the scale, its value for every input; a row for each.
-        names: The headings of the inputs.
         seed: The seed of the noise, which in a column differs only by its scale.
     """
     pixels = [_image(image) for image in images]
-    if not pixels:
-        raise UsageError("there are no inputs to show.")
+    require(pixels, "inputs")
     for name, values in scales.items():
         if len(values) != len(pixels) or not all(value >= 0 for value in values):
             raise UsageError(f"{name} must hold one scale for each of the {len(pixels)} inputs, none of them negative.")
@@ -83,20 +81,16 @@ def votes_figure(inputs: Sequence[VotedInput], class_names: Sequence[str], *, ti
     """Draw inputs, some of their noisy copies, and the votes on all copies, a row for each input.
 
     The noisy inputs are like those in Figure 9 of Alfarra et al. (2022), the votes like the histogram of Cohen,
-    Rosenfeld and Kolter (2019), Figure 1. A radius is rounded down.
-
-    Args:
-        inputs: The inputs, at least one.
-        class_names: The name of each class; of more than ten, those with the most votes and the true one are shown.
+    Rosenfeld and Kolter (2019), Figure 1. A radius is rounded down. Of more than ten classes, those with the most votes
+    and the true one are shown.
     """
-    if not inputs:
-        raise UsageError("there are no inputs to show.")
+    require(inputs, "inputs")
     pixels = [[_image(image, each.index) for image in (each.image, *each.copies)] for each in inputs]
     most = max(len(each.counts) for each in inputs)
     if most > len(class_names):
         raise UsageError(f"votes are on {most} classes, but only {len(class_names)} have names; use their dataset.")
     columns = max(map(len, pixels))
-    size = 1.25 * columns + 3.4, 2.1 * len(inputs) + 0.7
+    size = 1.25 * columns + 3.4, 2.1 * len(inputs) + 0.5
     figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(h_pad=0.09, w_pad=0.05))
     FigureCanvasAgg(figure)
     grid = figure.add_gridspec(len(inputs), columns + 1, width_ratios=[*[1.0] * columns, 1.9])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
+import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from smoothcert.data.layout import StrPath
 from smoothcert.files import STANDARD_OUTPUT, saving
 from smoothcert.types import UsageError
 
@@ -31,7 +32,7 @@ _UNDATED: dict[str, dict[str, Any]] = {"png": {}, "pdf": {"CreationDate": None},
 
 
 def canvas(columns: int = 1, *, rows: int = 1, width: float = _USUAL_WIDTH, height: float) -> tuple[Figure, list[Axes]]:
-    """Make a figure without global state and its panels, row by row; the size is in inches."""
+    """Make a figure without global state and its panels, row by row; the size is in inches, without the legend."""
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     panels = [figure.add_subplot(rows, columns, number + 1) for number in range(rows * columns)]
@@ -43,11 +44,24 @@ def canvas(columns: int = 1, *, rows: int = 1, width: float = _USUAL_WIDTH, heig
     return figure, panels
 
 
-def finished(figure: Figure, handles: Sequence[object], title: str | None, columns: int = 2) -> Figure:
-    """Add the title and, below the panels, the legend."""
+def require(shown: Sized, name: str) -> None:
+    """Refuse to draw a figure of nothing."""
+    if not len(shown):
+        raise UsageError(f"there are no {name} to draw; give at least one.")
+
+
+def finished(figure: Figure, handles: Sequence[Any], title: str | None, columns: int | None = None) -> Figure:
+    """Add the title and, below the panels, the legend, by whose height the figure grows; short entries in 2 columns."""
+    width, height = figure.get_size_inches()
     if title is not None:
-        figure.suptitle(entry(title, figure.get_figwidth()), fontsize="large")
+        figure.suptitle(entry(title, width), fontsize="large")
     if handles:
+        entries = [str(handle.get_label()) for handle in handles]
+        if columns is None:
+            columns = 2 if max(map(len, entries)) <= 40 * width / _USUAL_WIDTH else 1
+        columns = min(columns, len(entries))
+        lines = sum(1 + text.count("\n") for text in entries)
+        figure.set_figheight(height + 0.22 * math.ceil(lines / columns))
         figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, handlelength=3.2)
     return figure
 
@@ -67,14 +81,7 @@ def entry(text: str, width: float = _USUAL_WIDTH) -> str:
     return textwrap.fill(plain(text), round(_LABEL_WIDTH * width / _USUAL_WIDTH))
 
 
-def legend_columns(entries: Sequence[str], width: float = _USUAL_WIDTH) -> tuple[int, float]:
-    """Return the columns of a legend below a figure of this width, 2 for short entries, and its height, in inches."""
-    short = max(map(len, entries)) <= 40 * width / _USUAL_WIDTH
-    columns = min(len(entries), 2) if short else 1
-    return columns, 0.22 * -(-sum(1 + text.count("\n") for text in entries) // columns)
-
-
-def check_suffix(path: str | os.PathLike[str]) -> str:
+def check_suffix(path: StrPath) -> str:
     """Return the format that the suffix of a path names; PNG for ``-``, which is standard output."""
     format = "png" if Path(path) == STANDARD_OUTPUT else _FORMATS.get(Path(path).suffix.lower())
     if format is None:
@@ -82,7 +89,7 @@ def check_suffix(path: str | os.PathLike[str]) -> str:
     return format
 
 
-def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
+def save_figure(figure: Figure, path: StrPath) -> None:
     """Save a figure as PNG, PDF or SVG, by the suffix of the path; equal figures have equal bytes."""
     format = check_suffix(path)
     with saving(path) as temporary, rc_context({"svg.hashsalt": "smoothcert"}):

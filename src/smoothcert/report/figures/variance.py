@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from numpy.typing import ArrayLike, NDArray
 
-from smoothcert.report.figures.style import COLOURS, canvas, finished, line_style, plain
+from smoothcert.report.figures.style import COLOURS, canvas, finished, line_style, plain, require
 from smoothcert.report.metrics import NORM_TEXT
 from smoothcert.stats import (
     Agreement,
@@ -26,7 +26,7 @@ from smoothcert.stats import (
     expected_radius,
     soft_voting_margins,
 )
-from smoothcert.types import Norm, UsageError, radius_text
+from smoothcert.types import Norm, radius_text
 
 FloatArray = NDArray[np.float64]
 
@@ -37,18 +37,14 @@ _SAMPLES = tuple(round(10 ** (quarter / 4)) for quarter in range(8, 25))  # 100 
 def margin_figure(model: VarianceModel, noisy: ArrayLike, sizes: Sequence[int], *, title: str | None = None) -> Figure:
     """Draw the margin to the runner-up class for several ensemble sizes, modelled and measured (Fig. 2a).
 
-    Thin steps are the measured margins of soft voting, lines the Gaussians of these members.
-
-    Args:
-        model: The model of one input.
-        noisy: Logits of noisy copies by the members of the model, (members, copies, classes).
-        sizes: Ensemble sizes, at most the number of members.
+    Thin steps are the measured margins of soft voting, lines the Gaussians of these members. ``noisy`` has the logits
+    of noisy copies by the members of the model, (members, copies, classes).
     """
-    _require(sizes, "ensemble sizes")
+    require(sizes, "ensemble sizes")
     position = int(np.argmin(model.given_members(max(sizes)).mean))
     measured = [soft_voting_margins(noisy, k, model.label)[:, position] for k in sizes]
     bins = np.histogram_bin_edges(np.concatenate(measured), bins=_BINS // 2)
-    figure, (axes,) = canvas(height=4.4)
+    figure, (axes,) = canvas(height=4.0)
     axes.axvline(0.0, color="0.4", linewidth=0.7)
     handles = []
     for number, k in enumerate(sizes):
@@ -70,8 +66,8 @@ def success_figure(agreement: Agreement, *, bound: bool = False, title: str | No
 
     The bars are one standard error of the measured share. ``bound`` adds the Chebyshev bound, which lies far below.
     """
-    _require(agreement.sizes, "ensemble sizes")
-    figure, (axes,) = canvas(height=4.4)
+    require(agreement.sizes, "ensemble sizes")
+    figure, (axes,) = canvas(height=4.0)
     error = np.sqrt(agreement.measured * (1 - agreement.measured) / agreement.copies)
     axes.errorbar(agreement.sizes, agreement.measured, error, fmt="o", color=COLOURS[4], capsize=3, label="measured")
     modelled = {
@@ -89,16 +85,13 @@ def success_figure(agreement: Agreement, *, bound: bool = False, title: str | No
 def radii_figure(
     distributions: Mapping[str, RadiusDistribution], *, norm: Norm = Norm.L2, title: str | None = None
 ) -> Figure:
-    """Draw the distribution of the radii that certification will report (Fig. 2c).
+    """Draw the distributions of the radii that certification will report, by name (Fig. 2c).
 
     The steps are the probability of each of 60 intervals of the radius, and a thin line is the mean.
-
-    Args:
-        distributions: The distributions by name, such as ``"k = 5, n = 1000"``.
     """
-    _require(distributions, "distributions")
+    require(distributions, "distributions")
     bins = np.linspace(0.0, 1.02 * max(_usual_most(each) for each in distributions.values()) or 1.0, _BINS + 1)
-    figure, (axes,) = canvas(height=4.0 + 0.22 * len(distributions))
+    figure, (axes,) = canvas(height=4.0)
     handles = []
     for number, (name, each) in enumerate(distributions.items()):
         style = line_style(number, 1.6)
@@ -124,16 +117,12 @@ def expected_radius_figure(
 ) -> Figure:
     """Draw the mean radius over the number of samples, a curve per true success probability (Fig. 3).
 
-    Args:
-        radius: The radius that a lower bound proves, as ``Gaussian(0.25).radius``.
-        probabilities: The true success probabilities.
-        samples: The numbers of samples n.
-        alpha: The probability of a wrong certificate.
+    ``radius`` returns the radius that a lower bound proves, as ``Gaussian(0.25).radius`` does.
     """
-    _require(probabilities, "probabilities")
-    _require(samples, "numbers of samples")
+    require(probabilities, "probabilities")
+    require(samples, "numbers of samples")
     curves = expected_radius(np.array(probabilities)[:, None], np.array(samples), alpha, radius)
-    figure, (axes,) = canvas(height=4.4)
+    figure, (axes,) = canvas(height=4.0)
     for number, (p, values) in enumerate(zip(probabilities, curves, strict=True)):
         axes.plot(samples, values, label=f"p = {p:g}", **line_style(number))
     axes.set(xscale="log", xlabel="samples n", ylabel=f"expected certified radius ({NORM_TEXT[norm]})")
@@ -149,10 +138,9 @@ def components_figure(inputs: Sequence[tuple[ArrayLike, ArrayLike]], *, title: s
     effect, which the model assumes to be 0. With few members the left panel is narrower than a Gaussian by arithmetic:
     no deviation from the mean of k values exceeds (k − 1)/√k of their standard deviations.
 
-    Args:
-        inputs: Clean logits (members, classes) and noisy logits (members, copies, classes) of each input.
+    Each input has clean logits (members, classes) and noisy logits (members, copies, classes).
     """
-    _require(inputs, "inputs")
+    require(inputs, "inputs")
     shares: dict[str, list[tuple[FloatArray, FloatArray]]] = {"clean": [], "mean": []}
     shifts = []
     for clean, noisy in inputs:
@@ -163,7 +151,7 @@ def components_figure(inputs: Sequence[tuple[ArrayLike, ArrayLike]], *, title: s
             effect = copies - model.members[:, None]
             parts.append((_standard(model.members - model.mean, deviation[0]), _standard(effect, deviation[1])))
         shifts.append(np.ravel(copies.mean(axis=1) - np.asarray(clean, dtype=np.float64)))
-    figure, panels = canvas(3, width=10.2, height=4.0)
+    figure, panels = canvas(3, width=10.2, height=3.8)
     grid = np.linspace(-5.0, 5.0, _BINS + 1)
     styles = {
         "clean": (COLOURS[1], "$y_c$ = logits of the clean input"),
@@ -190,12 +178,7 @@ def covariance_figure(clean: ArrayLike, noisy: ArrayLike, *, reading: str = "mea
     """Draw the covariance of the logits of two members, measured and modelled, and the difference (Fig. 11).
 
     The clean component is above, the perturbation effect below; each row has one scale. Measured matrices are means
-    over all members and pairs of members.
-
-    Args:
-        clean: Clean logits of one input, (members, classes).
-        noisy: Logits of its noisy copies, (members, copies, classes).
-        reading: As in ``stats.estimate_variance``.
+    over all members and pairs of members. The arguments are those of ``stats.estimate_variance``.
     """
     model = estimate_variance(clean, noisy, reading=reading)
     zetas = {rf"clean component, $\zeta_c$ = {model.zeta_c:.2f}": model.zeta_c}
@@ -250,8 +233,3 @@ def _histogram(axes: Axes, values: FloatArray, bins: FloatArray, colour: str) ->
     density, _ = np.histogram(values, bins=bins, density=True)
     axes.stairs(density, bins, fill=True, color=colour, alpha=0.25)
     axes.stairs(density, bins, color=colour, linewidth=1.2)
-
-
-def _require(things: Sequence[object] | Mapping[str, object], name: str) -> None:
-    if not things:
-        raise UsageError(f"there are no {name} to draw; give at least one.")

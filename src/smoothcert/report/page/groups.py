@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from smoothcert.data.layout import StrPath
 from smoothcert.report.aces import Components, load_components
 from smoothcert.report.metrics import axis_norm
 from smoothcert.store import Result
@@ -20,21 +20,14 @@ IntArray = NDArray[np.int64]
 
 @dataclass(eq=False)
 class Group:
-    """Results in one norm over common inputs.
-
-    Attributes:
-        results: The results; after :func:`groups`, restricted to the common inputs.
-        index: The common inputs.
-        components: The parts of ACES by path, for the results that have them.
-        notes: Sentences about what was left out.
-    """
+    """Results in one norm over common inputs."""
 
     norm: Norm | None
-    results: list[Result]
-    index: IntArray
+    results: list[Result]  # after groups(), restricted to the common inputs
+    index: IntArray  # the common inputs
     label: IntArray
-    components: dict[Path, Components] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    components: dict[Path, Components] = field(default_factory=dict)  # the parts of ACES, for results that have them
+    notes: list[str] = field(default_factory=list)  # sentences about what was left out
 
     @property
     def dataset(self) -> tuple[str, str] | None:
@@ -54,15 +47,12 @@ def _dataset(result: Result) -> tuple[str, str, int | None] | None:
     return None if data is None or data.name is None else (data.name, data.split or "", data.size)
 
 
-def groups(results: Sequence[Result], core: str | os.PathLike[str] | None = None) -> list[Group]:
+def groups(results: Sequence[Result], core: StrPath | None = None) -> list[Group]:
     """Put results together that share a norm, a dataset and inputs of the same labels.
 
     Each result joins the first group it fits, and a group is restricted to the inputs that all its results share. A
-    result whose norm is unknown joins others only if all known norms are the same.
-
-    Args:
-        results: The results.
-        core: Predictions of the core of ACES, for results that do not have them.
+    result whose norm is unknown joins others only if all known norms are the same. ``core`` has the predictions of the
+    core of ACES, for results that do not have them.
     """
     found: list[Group] = []
     known = {result.outcomes.norm for result in results} - {None}
@@ -94,7 +84,7 @@ def _common(group: Group, result: Result) -> tuple[IntArray, IntArray] | None:
     return index, group.label[here]
 
 
-def _restricted(group: Group, result: Result, core: str | os.PathLike[str] | None) -> Result:
+def _restricted(group: Group, result: Result, core: StrPath | None) -> Result:
     if result.prefix is not None:
         group.components[result.path] = load_components(result, core).restrict(group.index)
     elif result.settings.composed:
@@ -109,7 +99,7 @@ def _restricted(group: Group, result: Result, core: str | os.PathLike[str] | Non
     return result.restrict(group.index)
 
 
-def _add_components(group: Group, result: Result, core: str | os.PathLike[str] | None) -> None:
+def _add_components(group: Group, result: Result, core: StrPath | None) -> None:
     note = ""
     for source in (None, core):  # the stored answers of the run's core come first
         try:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import html
 import json
-import os
 import re
 from collections.abc import Sequence
 from importlib.metadata import version
 from importlib.resources import files
 from typing import Any
 
+from smoothcert.data.layout import StrPath
 from smoothcert.files import saving
 from smoothcert.report.page.groups import groups
 from smoothcert.report.page.images import BUDGET, FindDataset, ImageDataset, group_images
@@ -25,11 +25,11 @@ _SCRIPTS = ("data", "table", "curves", "aces", "noise", "explorer", "detail", "m
 
 
 def report_html(
-    paths: Sequence[str | os.PathLike[str]],
+    paths: Sequence[StrPath],
     *,
     radii: Sequence[float] | None = None,
     title: str | None = None,
-    core: str | os.PathLike[str] | None = None,
+    core: StrPath | None = None,
     find_dataset: FindDataset | None = None,
     dataset: ImageDataset | None = None,
 ) -> str:
@@ -38,15 +38,10 @@ def report_html(
     Args:
         paths: Run folders, certification logs, folders that hold some of them, and common prefixes of ACES logs.
         radii: The radii of the overview; by default ``default_radii``.
-        title: The heading of the page.
         core: Predictions of the core, for prefixes of ACES logs.
         find_dataset: Finds the dataset that a run's configuration names; without it, and without ``dataset``, the
             page has no images.
         dataset: The dataset of the images, instead of the one that runs name; it is compared with what they recorded.
-
-    Raises:
-        UsageError: If there is nothing to show.
-        RunError, LogError: If a run or a log is empty or damaged.
     """
     from plotly.offline import get_plotlyjs  # slow to import
 
@@ -78,7 +73,7 @@ def report_html(
     return re.sub(r"\{\{(\w+)\}\}", lambda place: values[place[1]], _asset("report.html"))
 
 
-def write_report(path: str | os.PathLike[str], page: str) -> int:
+def write_report(path: StrPath, page: str) -> int:
     """Write a page, whole or not at all, and return its size in bytes."""
     content = page.encode()
     with saving(path) as temporary:

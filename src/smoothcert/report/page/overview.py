@@ -29,12 +29,7 @@ UNKNOWN: Cell = ("–", None)
 
 
 def table_payload(results: Sequence[Result], radii: Sequence[float] | None) -> dict[str, Any]:
-    """Make the overview of runs in one norm over the same inputs.
-
-    Returns:
-        Radii, columns (key, heading, help), rows of cells, and for each column the best rows among runs of the same
-        norm and guarantee.
-    """
+    """Make the overview of runs in one norm over the same inputs; the best are found in each norm and guarantee."""
     outcomes = [result.outcomes for result in results]
     shown = radii_or_default(outcomes, radii)
     norm = common_norm(outcomes)
@@ -129,14 +124,9 @@ def _time(table: pa.Table) -> Cell:
     if not known(table, "seconds"):
         return UNKNOWN
     mean = float(pc.mean(table["seconds"]).as_py())
-    return duration_text(mean), mean
-
-
-def duration_text(seconds: float) -> str:
-    """Write a duration in a suitable unit."""
-    if seconds < 0.9995:
-        return f"{1000 * seconds:.0f} ms"
-    return f"{seconds:.1f} s" if seconds < 60 else f"{seconds / 60:.1f} min"
+    if mean < 0.9995:
+        return f"{1000 * mean:.0f} ms", mean
+    return f"{mean:.1f} s" if mean < 60 else f"{mean / 60:.1f} min", mean
 
 
 def _text(text: str) -> Cell:

@@ -95,10 +95,6 @@ def floored(radius: NDArray[np.float64], decimals: int) -> NDArray[np.int64]:
     """Round radii down to units of the last decimal: k is the largest number with k / 10^decimals ≤ radius.
 
     Counting k ≥ K is then the same as counting radius ≥ K / 10^decimals, as the tables do.
-
-    Example:
-        >>> floored(np.array([0.3, 0.24996, 0.25]), 4).tolist()
-        [3000, 2499, 2500]
     """
     unit = 10.0**decimals
     lower = np.floor(radius * unit)
@@ -156,12 +152,7 @@ def _run_payload(result: Result, grid: NDArray[np.int64], limit: float | None, d
 
 
 def votes_payload(table: pa.Table) -> dict[str, list[int]]:
-    """List the votes of every input.
-
-    Returns:
-        ``n`` and ``kept`` (the number of classes listed) by input; ``classes`` with the most votes and their
-        ``counts``, of all inputs in one list.
-    """
+    """List ``n`` and ``kept``, the number of classes listed, by input, and these classes and counts of all inputs."""
     found: dict[str, list[int]] = {"n": [], "kept": [], "classes": [], "counts": []}
     for counts, n in zip(table["counts"].to_pylist(), table["n"].to_pylist(), strict=True):
         votes = [(count, -label) for label, count in enumerate(counts or []) if count]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
+import re
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -20,12 +23,57 @@ from smoothcert.report.metrics import (
     common_norm,
     radii_or_default,
 )
-from smoothcert.report.notes import csv_columns, markers, notes
-from smoothcert.report.tables.grouping import Row, gather_seeds, group_by_scale, scale_heading, separate_rows
+from smoothcert.report.notes import Subject, csv_columns, markers, notes
 from smoothcert.report.tables.layout import Cell, Column, Line, Sheet, render_sheet, rich_sheet
-from smoothcert.report.tables.styles import TABLE_STYLES, TableStyle
-from smoothcert.store import Outcomes
+from smoothcert.store import Origin, Outcomes
+from smoothcert.store.result import SCALES
 from smoothcert.types import Norm, unknown_name
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableStyle:
+    """The columns of a table of certified accuracy, and how they are printed."""
+
+    source: str  # the paper whose tables look like this
+    name: str = "run"  # the heading of the column of names
+    over: str = "Certified accuracy (%) at {norm} radius"  # the heading over the radii
+    acr: bool = True  # whether the average certified radius is shown
+    natural: bool = False  # whether natural accuracy (NAC), by PREDICT, is shown where it is known
+    counts: bool = False  # whether abstentions and the number of inputs are shown
+    percent: bool = True  # whether accuracies are per cent, or else shares of 1
+    digits: int = 1  # the decimals of accuracies; one more where seeds are averaged
+    by_scale: bool = False  # whether runs are named, not grouped, by their noise scale, where all scales differ
+
+
+TABLE_STYLES = {
+    "plain": TableStyle(source="ours", counts=True),
+    "catrs": TableStyle(source="Jeong et al. (2023), CAT-RS, Tables 3 to 6", name="Methods"),
+    "smoothmix": TableStyle(source="Jeong et al. (2021), SmoothMix, Tables 4 to 7", name="Models"),
+    "aces": TableStyle(
+        source="Horváth et al. (2022), ACES, Tables 1 to 17",
+        name="Training",
+        over="Certified accuracy (%) at {norm} radius r",
+        natural=True,
+    ),
+    "cohen": TableStyle(
+        source="Cohen et al. (2019), tables of the appendix: a line per σ, shares of 1",
+        name="σ",
+        over="Certified accuracy at {norm} radius r",
+        acr=False,
+        percent=False,
+        digits=2,
+        by_scale=True,
+    ),
+}
+"""Every style by name; a new one is one entry here."""
+
+
+@dataclass(frozen=True)
+class Row(Subject):
+    """A run, or several that differ in their seeds only; with the noise scale as text where known, and a group."""
+
+    scale: str = ""
+    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -50,12 +98,7 @@ def accuracy_table(
 
     Runs that differ in their seeds only become one row, with mean and sample standard deviation. Rows are grouped by
     noise scale, where all scales are known and one of them has several rows. Runs in different norms are refused; a run
-    whose norm is unknown is marked. See ``notes`` for markers and ranking.
-
-    Args:
-        runs: The runs.
-        radii: The radii of the columns; by default ``default_radii``.
-        each: Whether every run has a separate row.
+    whose norm is unknown is marked. See ``notes`` for markers and ranking. With ``each``, every run has a separate row.
 
     Example:
         >>> run = Outcomes("a_b", [0, 1, 2], [5, 5, 5], [5, 5, -1], [0.5, 0.2, 0.0])
@@ -64,30 +107,77 @@ def accuracy_table(
         a_b,0.233,66.7,33.3,33.3,3
     """
     norm = common_norm(runs)
-    rows = separate_rows(runs) if each else gather_seeds(runs)
-    return AccuracyTable(norm, radii_or_default(runs, radii), tuple(group_by_scale(rows)), scale_heading(rows))
+    rows = _separate_rows(runs) if each else gather_seeds(runs)
+    heading = _scale_heading(rows)
+    sizes = Counter(row.scale for row in rows)
+    if heading and len(sizes) > 1 and max(sizes.values()) > 1:
+        rows = sorted((replace(row, group=row.scale) for row in rows), key=lambda row: float(row.scale))
+    return AccuracyTable(norm, radii_or_default(runs, radii), tuple(rows), heading)
+
+
+def gather_seeds(runs: Sequence[Outcomes]) -> list[Row]:
+    """Put runs into one row that differ only in the seed of the noise or of the training.
+
+    They must be about the same inputs, and no two of them may have the same seeds: two checkpoints of one training are
+    not two trainings. Rows are in the order of their first runs.
+    """
+    by_origin: dict[object, list[Outcomes]] = {}
+    for number, run in enumerate(runs):
+        alike = (run.origin or Origin()).alike
+        key = number if alike is None else (alike, run.index.tobytes())
+        by_origin.setdefault(key, []).append(run)
+    rows = []
+    for found in by_origin.values():
+        seeds = {(run.origin or Origin()).seeds for run in found}
+        if len(found) > 1 and len(seeds) == len(found):
+            rows.append(Row(f"{_common_name(found)} ({len(found)} seeds)", tuple(found), scale=_scale(found[0])))
+        else:
+            rows += _separate_rows(found)
+    return rows
+
+
+def _separate_rows(runs: Sequence[Outcomes]) -> list[Row]:
+    return [Row(run.name, (run,), scale=_scale(run)) for run in runs]
+
+
+def _scale_heading(rows: Sequence[Row]) -> str:
+    """Return σ, λ or keep; empty where a noise scale is unknown or the noises differ."""
+    noises = {(run.origin or Origin()).noise for row in rows for run in row.runs}
+    if len(noises) != 1 or not all(row.scale for row in rows):
+        return ""
+    return SCALES[str(noises.pop())][1]
+
+
+def _scale(run: Outcomes) -> str:
+    scale = (run.origin or Origin()).scale
+    if scale is None:
+        return ""
+    text = f"{scale:.2f}"
+    return text if float(text) == scale else f"{scale:g}"
+
+
+def _common_name(runs: Sequence[Outcomes]) -> str:
+    """Name runs of several seeds by their recipe, or by the common beginning of their names."""
+    recipes = {(run.origin or Origin()).recipe for run in runs}
+    recipe = recipes.pop() if len(recipes) == 1 else None
+    beginning = os.path.commonprefix([run.name for run in runs])  # noqa: RUF071 (of characters)
+    return recipe or re.sub(r"[-_. ]*(seed|s)?[-_. ]*$", "", beginning) or runs[0].name
 
 
 def render(
     table: AccuracyTable, format: str, *, intervals: bool = False, style: str = "plain", marks: bool = True
 ) -> str:
-    """Write a table as text.
+    """Write a table as text, with the notes below it; in ``csv``, known metadata are columns.
 
-    Accuracies and abstentions are per cent with one decimal, rounded to nearest, ties to even, from the exact counts.
-    The ACR is an average, not a certificate, and is rounded to nearest at three decimals as in the papers; the radius
-    of a single input always rounds down. Means over seeds have one decimal more.
+    Shares are rounded to nearest, ties to even, from the exact counts. The ACR is an average, not a certificate, and is
+    rounded to nearest at three decimals as in the papers; the radius of a single input always rounds down.
 
     Args:
-        table: A table.
         format: ``md``, ``latex`` (needs the package booktabs), ``csv`` (per cent without the sign) or ``html``.
         intervals: Whether to add 95 % intervals over the test sample, rounded outwards: Wilson's for accuracies, the
             bootstrap's for the ACR. Means over seeds show their standard deviation instead.
         style: A name in ``TABLE_STYLES``.
-        marks: Whether the best value of a column is bold and the runner-up underlined, among runs of the same norm and
-            guarantee.
-
-    Returns:
-        The text, with the notes below the table; in ``csv``, known metadata are columns.
+        marks: Whether best and runner-up are marked, among runs of the same norm and guarantee.
     """
     if format == "csv" and style == "plain":
         return render_sheet(_plain_csv(table, intervals), "csv")

@@ -32,20 +32,16 @@ CHOSEN_THETA = (
 
 @dataclass(frozen=True)
 class AcesRow:
-    """One composition at one threshold.
-
-    Of all inputs, PREDICT classifies ``natural`` correctly. At each radius of the table, ``certified`` are certified
-    correctly, and the selector is certified to choose the certifier for ``selected``. ``run`` is the number of the run.
-    """
+    """One composition at one threshold."""
 
     name: str
     theta: float
-    natural: int
+    natural: int  # inputs that PREDICT classifies correctly
     acr: float
-    certified: tuple[int, ...]
-    selected: tuple[int, ...]
+    certified: tuple[int, ...]  # inputs that are certified correctly, at each radius of the table
+    selected: tuple[int, ...]  # inputs whose selector is certified to choose the certifier
     inputs: int
-    run: int
+    run: int  # the number of the run
 
     def texts(self, counts: Sequence[int]) -> list[str]:
         """Write NAC, ACR and the shares that counts are of all inputs."""
@@ -88,62 +84,37 @@ def aces_table(
 ) -> AcesTable:
     """Measure compositions at thresholds and radii (Horváth et al., 2022, Tables 1 to 14).
 
-    Args:
-        runs: The components of one or several compositions over the same inputs.
-        thetas: The thresholds; by default those of the paper's tables that are stored.
-        radii: The radii of the columns; by default ``default_radii`` of the certifiers.
-
-    Example:
-        >>> from smoothcert.store import Outcomes
-        >>> certifier = Outcomes("run", [0, 1, 2], [5, 5, 5], [5, 5, 5], [0.5, 0.2, 0.9])
-        >>> parts = Components(
-        ...     certifier=certifier, predicted=[5, 5, 5], core=[5, 5, 7], thetas=[0.1], choice=[[1, -1, 0]],
-        ...     choice_radius=[[0.3, 0.0, 0.8]], choice_predicted=[[1, 1, 0]],
-        ... )
-        >>> print(render_aces(aces_table([parts], radii=[0, 0.25]), "csv"), end="")
-        name,theta,nac,acr,accuracy 0.00,accuracy 0.25,selection 0.00,selection 0.25,inputs
-        run,0.10,66.7,0.100,66.7,33.3,33.3,33.3,3
+    The thresholds are by default those of the paper's tables that are stored.
     """
     check_comparable(runs)
     certifiers = [run.certifier for run in runs]
     columns = radii_or_default(certifiers, radii)
-    rows = [
-        _row(number, run, theta, columns)
-        for number, run in enumerate(runs)
-        for theta in (_tabulated(run) if thetas is None else thetas)
-    ]
+    rows = []
+    for number, run in enumerate(runs):
+        stored = [theta for theta in TABULATED if np.isclose(run.thetas, theta, rtol=0, atol=1e-9).any()]
+        for theta in (stored or run.thetas.tolist()) if thetas is None else thetas:
+            outcomes = compose(run, theta)
+            row = AcesRow(
+                name=run.name,
+                theta=float(theta),
+                natural=int((predictions(run, theta) == outcomes.label).sum()),
+                acr=average_certified_radius(outcomes),
+                certified=tuple(certified_counts(outcomes, columns).tolist()),
+                selected=tuple(selection_counts(run, theta, columns).tolist()),
+                inputs=len(outcomes),
+                run=number,
+            )
+            rows.append(row)
     if not rows:
         raise UsageError("a table of ACES needs at least one threshold.")
     return AcesTable(common_norm(certifiers), columns, tuple(rows), tuple(subjects(certifiers)))
 
 
-def _row(number: int, run: Components, theta: float, radii: tuple[float, ...]) -> AcesRow:
-    outcomes = compose(run, theta)
-    return AcesRow(
-        name=run.name,
-        theta=float(theta),
-        natural=int((predictions(run, theta) == run.label).sum()),
-        acr=average_certified_radius(outcomes),
-        certified=tuple(certified_counts(outcomes, radii).tolist()),
-        selected=tuple(selection_counts(run, theta, radii).tolist()),
-        inputs=len(outcomes),
-        run=number,
-    )
-
-
-def _tabulated(run: Components) -> list[float]:
-    stored = [theta for theta in TABULATED if np.isclose(run.thetas, theta, rtol=0, atol=1e-9).any()]
-    return stored or run.thetas.tolist()
-
-
 def render_aces(table: AcesTable, format: str) -> str:
     """Write a table as text, rounded as ``tables.render`` does; θ is a choice, so nothing is ranked.
 
-    Args:
-        table: The table.
-        format: ``md``, ``latex`` (needs booktabs) or ``html``: one table of certified accuracy and one of selection
-            rates, as the paper's Tables 8 and 9, with notes below the last; ``csv``: both in one row per threshold,
-            with columns of metadata.
+    ``md``, ``latex`` (needs booktabs) and ``html`` have one table of certified accuracy and one of selection rates, as
+    the paper's Tables 8 and 9, with notes below the last; ``csv`` has both in one row per threshold, and metadata.
     """
     if format == "csv":
         return render_sheet(_csv_sheet(table), "csv")

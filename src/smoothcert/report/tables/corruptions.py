@@ -12,8 +12,9 @@ from smoothcert.report.corruptions import (
     accuracy_at,
     place_name,
     suite_mean,
-    suite_title,
+    suite_norm,
 )
+from smoothcert.report.metrics import axis_norm
 from smoothcert.report.notes import markers, notes
 from smoothcert.report.tables.layout import Cell, Column, Line, Sheet
 from smoothcert.types import UsageError, unknown_name
@@ -45,14 +46,12 @@ def corruption_sheet(
 ) -> Sheet:
     """Show methods side by side: ACR and certified accuracy by corruption, their means, and the clean set.
 
+    Best and runner-up of each line are marked, among methods of the same norm and guarantee.
+
     Args:
         methods: The results, all on the same sets; see :func:`smoothcert.report.corruptions.comparable`.
-        radii: The radii of certified accuracy.
         lines: One of ``LINES``.
         style: ``catrs`` names and orders types as Jeong et al. (2023, Tables 14 to 25) do and leaves out the clean set.
-
-    Returns:
-        The table; the best and the runner-up of each line are marked, among methods of the same norm and guarantee.
     """
     if lines not in LINES:
         raise unknown_name("kind of line", lines, LINES)
@@ -72,7 +71,9 @@ def corruption_sheet(
         for method, each, marker in zip(methods, shown, markers(shown), strict=True)
     ]
     said = tuple(notes(shown, ranked=True))
-    return Sheet(suite_title(methods), (Column(lines), *columns), tuple(found), "measure", across=True, notes=said)
+    types, inputs = len(methods[0].types), len(next(iter(methods[0].outcomes.values())))
+    title = f"{types} corruption{'s' * (types != 1)}, {inputs} inputs each, {axis_norm(suite_norm(methods))}"
+    return Sheet(title, (Column(lines), *columns), tuple(found), "measure", across=True, notes=said)
 
 
 def _rows(results: SuiteResults, lines: str, style: str | None) -> list[tuple[str, list[Place] | None]]:

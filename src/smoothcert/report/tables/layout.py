@@ -22,20 +22,13 @@ Mark = Literal["", "best", "second"]
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a sheet.
-
-    Attributes:
-        over: A heading over all adjacent columns that have the same one.
-        better: Whether ``high`` or ``low`` values are better; without it the column has no best value.
-        align: ``left`` or ``right``; by default the first column is left and every other right.
-        rank: Values that are ranked across columns are ranked among columns with the same text here.
-    """
+    """A column of a sheet."""
 
     heading: str
-    over: str = ""
-    better: Literal["", "high", "low"] = ""
-    align: Literal["", "left", "right"] = ""
-    rank: str = ""
+    over: str = ""  # a heading over all adjacent columns that have the same one
+    better: Literal["", "high", "low"] = ""  # which values are better; without it the column has no best value
+    align: Literal["", "left", "right"] = ""  # by default the first column is left and every other right
+    rank: str = ""  # values that are ranked across columns are ranked among columns with the same text here
 
 
 @dataclass(frozen=True)
@@ -67,16 +60,6 @@ class Sheet:
     The best value is bold and the runner-up underlined; values equal as printed share a mark, and where all are equal
     there is none. A spread (``± …``) or an interval (``[…]``) behind a number is not compared.
 
-    Attributes:
-        title: The title, which LaTeX and CSV leave out.
-        lines: The lines, those of one group together.
-        group_heading: The heading of the groups, which have a separate column where any has a name.
-        across: Whether values are ranked within a line, among columns of the same ``over``, and not within a column.
-        notes: Sentences below the table, which CSV leaves out.
-
-    Raises:
-        UsageError: If a line has more or fewer cells than there are columns.
-
     Example:
         >>> numbers = [("a", 0.5), ("b", 0.75), ("c", 0.25)]
         >>> lines = [Line((Cell(name), Cell(f"{value:.2f}", value))) for name, value in numbers]
@@ -88,12 +71,12 @@ class Sheet:
         | c | 0.25 |
     """
 
-    title: str
+    title: str  # which LaTeX and CSV leave out
     columns: tuple[Column, ...]
-    lines: tuple[Line, ...]
-    group_heading: str = ""
-    across: bool = False
-    notes: tuple[str, ...] = ()
+    lines: tuple[Line, ...]  # those of one group together
+    group_heading: str = ""  # of the groups, which have a separate column where any has a name
+    across: bool = False  # whether values are ranked within a line, among columns of the same over, not in a column
+    notes: tuple[str, ...] = ()  # sentences below the table, which CSV leaves out
 
     def __post_init__(self) -> None:
         for line in self.lines:
@@ -105,7 +88,6 @@ def render_sheet(sheet: Sheet, format: str) -> str:
     """Write a sheet as text.
 
     Args:
-        sheet: The sheet.
         format: ``md`` (a heading over columns joins theirs), ``latex`` (a tabular; needs the package booktabs), ``csv``
             (texts without marks) or ``html`` (a ``table`` element; numbers have the class ``number``).
     """

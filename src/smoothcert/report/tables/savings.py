@@ -15,41 +15,25 @@ _NEEDED = ["index", "outcome", "n", "n0", "seconds", "stages", "consensus"]
 
 @dataclass(frozen=True)
 class Savings:
-    """How a run with early decisions used its samples; shares are of all inputs.
-
-    Attributes:
-        inputs: The number of inputs.
-        certified: Share certified at the (largest) target radius.
-        refuted: Share refuted.
-        undecided: Share left undecided.
-        certified_in_stage: ASC_j, the share certified in stage j; empty without stages.
-        abstained_in_stage: ASA_j, the share that ended in stage j without a certificate.
-        mean_samples: Mean samples per input, selection included.
-        sample_factor: SampleRF, the samples of the fixed number divided by those of the run.
-        time_factor: TimeRF, the same for the time: that of the reference run, or else computed from this run's time
-            per sample.
-        consensus: KCR, the share of noisy copies that the first members of a consensus decided; None without one.
-    """
+    """How a run with early decisions used its samples; shares are of all inputs."""
 
     inputs: int
-    certified: float
+    certified: float  # at the (largest) target radius
     refuted: float
     undecided: float
-    certified_in_stage: tuple[float, ...]
-    abstained_in_stage: tuple[float, ...]
-    mean_samples: float
-    sample_factor: float
-    time_factor: float
-    consensus: float | None = None
+    certified_in_stage: tuple[float, ...]  # ASC_j, the share certified in stage j; empty without stages
+    abstained_in_stage: tuple[float, ...]  # ASA_j, the share that ended in stage j without a certificate
+    mean_samples: float  # per input, selection included
+    sample_factor: float  # SampleRF, the samples of the fixed number divided by those of the run
+    time_factor: float  # TimeRF, the same for the time: of the reference, or else from this run's time per sample
+    consensus: float | None  # KCR, the share of noisy copies that the first members decided; None without a consensus
 
 
 def savings(run: Run, *, n: int = 100_000, reference: Run | None = None) -> Savings:
     """Compare a run with certifying at a fixed number of samples (Horváth et al., 2022, §6 and Tables 3 and 4).
 
-    Args:
-        run: A run of any procedure.
-        n: The fixed number of estimation samples, where there is no reference.
-        reference: A run with a fixed number of samples over the same inputs, for measured times.
+    The fixed number of estimation samples is ``n``, or that of a ``reference`` run over the same inputs, whose measured
+    time then counts.
     """
     rows = run.table(_NEEDED).to_pylist()
     if not rows or "outcome" not in rows[0]:
