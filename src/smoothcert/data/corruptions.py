@@ -310,7 +310,7 @@ class Corrupted:
         self.num_classes = dataset.num_classes
         self.shape = dataset.shape
         self.class_names = dataset.class_names
-        self.levels = None
+        self.levels: int | None = None
 
     def __len__(self) -> int:
         return len(self.dataset)

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from smoothcert.data.base import checked_index
-from smoothcert.data.layout import subfolders
+from smoothcert.data.registry import subfolders
 from smoothcert.types import DataError
 
 EXTENSIONS = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
@@ -43,7 +43,7 @@ class ImageFolder:
         self.class_names = tuple(folder.name for folder in classes)
         self.num_classes = len(classes)
         self.shape: tuple[int, int, int] = (3, CROP, CROP)
-        self.levels = 255  # Pillow resizes 8-bit images to 8-bit images
+        self.levels: int | None = 255  # Pillow resizes 8-bit images to 8-bit images
 
     def __len__(self) -> int:
         return len(self._items)

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from smoothcert.data.base import Dataset
 from smoothcert.data.corruptions import CORRUPTIONS, SEVERITIES, Corrupted, check_severity
-from smoothcert.data.layout import StrPath
 from smoothcert.data.loading import load
-from smoothcert.data.registry import DATASETS, IDENTITY
+from smoothcert.data.registry import DATASETS, IDENTITY, StrPath
 from smoothcert.types import UsageError, unknown_name
 
 
