@@ -288,9 +288,6 @@ class Corrupted:
     A corrupted image depends only on the seed, the type, the severity, the index and the clean image, so that it is
     the same in every process and order.
 
-    Raises:
-        UsageError: If ``type`` is not in ``CORRUPTIONS`` or not for such images, or ``severity`` is not 1 to 5.
-
     Example:
         >>> from smoothcert import data
         >>> foggy = Corrupted(data.load("digits"), "fog", 3)

@@ -34,15 +34,10 @@ def fetch(
     Args:
         name: The dataset, see ``DATASETS``.
         root: The folder of the datasets; :func:`default_root` by default.
-        progress: Whether to show a progress bar.
         sources: Other addresses for files, by file name; the checksums stay the same.
 
     Returns:
         The folder of the dataset.
-
-    Raises:
-        UsageError: If the name is unknown.
-        DataError: If the network fails, or the content is not the expected one.
     """
     if name not in DATASETS:
         raise unknown_name("dataset", name, DATASETS)

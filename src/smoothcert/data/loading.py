@@ -30,13 +30,6 @@ def load(name: StrPath, *, split: str = "test", root: StrPath | None = None) -> 
         split: ``train`` or ``test``; for a folder also ``val``. An ``.npz`` file has only one split.
         root: The folder of the named datasets; :func:`default_root` by default.
 
-    Returns:
-        The dataset; named ones and ``.npz`` files are an :class:`ArrayDataset`.
-
-    Raises:
-        UsageError: If the name or the split is unknown.
-        DataError: If files are missing or damaged.
-
     Example:
         >>> image, label = load("digits")[0]
         >>> image.shape
@@ -77,11 +70,7 @@ def load(name: StrPath, *, split: str = "test", root: StrPath | None = None) -> 
 
 
 def available(name: str, *, root: StrPath | None = None) -> bool:
-    """Return whether the files of a named dataset exist; they are not read.
-
-    Raises:
-        UsageError: If the name is unknown.
-    """
+    """Return whether the files of a named dataset exist; they are not read."""
     if name not in DATASETS:
         raise unknown_name("dataset", name, DATASETS)
     info = DATASETS[name]

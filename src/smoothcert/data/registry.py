@@ -83,7 +83,7 @@ class DatasetInfo:
     test_size: int
     class_names: tuple[str, ...]  # in the order of the labels
     source: str  # origin and licence, in one sentence
-    folders: tuple[str, ...] = ()  # accepted folder names; downloads go to the first
+    folders: tuple[str, ...]  # accepted folder names; downloads go to the first
     files: tuple[RemoteFile, ...] = ()
     binary: bool = False  # whether values are rounded to 0 or 1
     splits: tuple[str, ...] = ("train", "test")
@@ -101,11 +101,6 @@ class DatasetInfo:
         """Whether it comes with an installed package and needs no download."""
         return self.layout == "bundled"
 
-    @property
-    def folder(self) -> str:
-        """The name of the folder for downloads."""
-        return self.folders[0] if self.folders else self.name
-
 
 def _files(site: str, sums: Mapping[str, str]) -> tuple[RemoteFile, ...]:
     return tuple(RemoteFile(f"{site}/{name}", sha256) for name, sha256 in sums.items())
@@ -119,6 +114,7 @@ _DIGITS = DatasetInfo(
     test_size=500,
     class_names=DIGITS,
     source="Optical Recognition of Handwritten Digits (UCI), as bundled with scikit-learn; CC BY 4.0.",
+    folders=("digits",),
 )
 _MNIST = DatasetInfo(
     name="mnist",
@@ -247,7 +243,7 @@ def locate(info: DatasetInfo, split: str, root: Path, variants: Sequence[Variant
                 return paths
     wanted = " or ".join(", ".join(names[0] for names in variant) for variant in variants)
     raise DataError(
-        f"the {split} files of {info.name} are missing: looked for {wanted} in {root / info.folder} and its "
+        f"the {split} files of {info.name} are missing: looked for {wanted} in {root / info.folders[0]} and its "
         f"subfolders; run `smoothcert data fetch {info.name}` or name another folder."
     )
 

@@ -90,14 +90,10 @@ def count_votes(
     infinite logit vote for no class.
 
     Args:
-        smoothed: The classifier and the noise.
         dataset: Anything with a length and (input, label) pairs by index.
-        n: Noisy copies of each input.
         folder: Where votes are stored; only in memory if not given.
-        seed: The seed of the noise.
         stage: The stage of the noise; no certificate uses that of the default.
-        title: The title of the progress bar.
-        progress: Whether to show it on stderr.
+        title, progress: The title of the progress bar on stderr, and whether to show it.
         cluster: The Ray cluster whose workers count; by default this process does.
 
     Returns:
@@ -156,11 +152,8 @@ def clean_decisions(
     Args:
         classifier: A callable from a batch to logits or votes, of shape (batch, num_classes); called once per input.
         dataset: Anything with a length and (input, label) pairs by index.
-        num_classes: The number of classes.
-        batch_size: Inputs per call.
         device: The device of the inputs.
         folder: Where decisions are stored and read again; only in memory if not given.
-        progress: Whether to show a progress bar on stderr.
 
     Raises:
         UsageError: If the classifier returns another shape.

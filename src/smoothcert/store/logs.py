@@ -81,11 +81,6 @@ def _seconds(text: str) -> float:
     return float(text)
 
 
-def _known(parse: Parser) -> Parser:
-    """Return a parser that also accepts an empty field, which means unknown."""
-    return lambda text: parse(text) if text else None
-
-
 _WHOLE = ("-?[0-9]{1,18}", "is not a whole number", int)
 _NOT_NEGATIVE = (lambda value: value >= 0, "is negative")
 _FINITE = (math.isfinite, "is not a finite number")
@@ -132,7 +127,7 @@ _PARSERS: dict[str, tuple[Parser, Any]] = {
     "clean_predict": (_answer, pa.int64()),
     "clean_correct": (_flag, pa.bool_()),
     **{name: (_number, pa.float64()) for name in ("mean", "std", "min", "max")},
-    **{name: (_known(parse), kind) for name, (parse, kind) in _METADATA.items()},
+    **_METADATA,
 }
 LOG_TYPES = {name: kind for name, (_, kind) in _PARSERS.items()}
 """The types of the columns of a log."""
@@ -193,7 +188,8 @@ def read_log(path: str | os.PathLike[str]) -> Log:
         row = {}
         for column, field in zip(columns, fields, strict=True):
             try:
-                row[column.name] = column.parse(field)
+                unknown = not field and column.name in METADATA
+                row[column.name] = None if unknown else column.parse(field)
             except ValueError as error:
                 raise column.error(where, field, str(error)) from None
         first = seen.setdefault(row["index"], number)
@@ -274,7 +270,6 @@ def write_log(path: str | os.PathLike[str], rows: Iterable[Mapping[str, Any]], *
     Radii are rounded down to six decimals; abstentions are -1 with radius 0.0. The file is written atomically.
 
     Args:
-        path: The file.
         rows: Mappings with ``index``, ``label``, ``predict``, ``radius`` and ``seconds``, and those of ``METADATA``
             that are known; other keys are ignored.
         classic: Whether to write the first six columns only, for scripts that expect no others.

@@ -78,7 +78,8 @@ def typed(table: pa.Table) -> pa.Table:
             raise ValueError(f"it has two columns {name}")
         column, known = table[name], _TYPES.get(name, table[name].type)
         if column.type != known:
-            if not (_is_number(column.type) and _is_number(known)) and not _is_empty(column.type):
+            empty = pa.types.is_null(getattr(column.type, "value_type", column.type))  # nulls, or lists of nulls
+            if not (_is_number(column.type) and _is_number(known)) and not empty:
                 raise ValueError(f"its column {name} holds {column.type} and not {known}")
             try:
                 column = column.cast(known)
@@ -96,10 +97,6 @@ def _is_number(kind: Any) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
-def _is_empty(kind: Any) -> bool:
-    return bool(pa.types.is_null(kind) or (pa.types.is_list(kind) and pa.types.is_null(kind.value_type)))
-
-
 def mistyped_row(rows: Sequence[Row]) -> int | None:
     """Return the position of the first row whose values do not have the types of a run."""
     try:
@@ -111,12 +108,9 @@ def mistyped_row(rows: Sequence[Row]) -> int | None:
 
 
 def check_rows(table: pa.Table, *, num_classes: int | None = None, needs_norm: bool = False) -> None:
-    """Raise ``ValueError`` if a row is invalid; columns that are missing are not checked.
+    """Raise ``ValueError`` if a row of :func:`typed` rows is invalid; columns that are missing are not checked.
 
-    Args:
-        table: Rows with the types of a run.
-        num_classes: The number of classes, if known.
-        needs_norm: Whether every row must have a norm; rows of imported logs may lack it.
+    ``needs_norm`` is whether every row must have a norm; rows of imported logs may lack it.
     """
     if not len(table):
         return

@@ -36,11 +36,7 @@ def distributed_ensemble(
 ) -> Iterator[Runtime]:
     """Share the members of an ensemble between workers, by default one for each member.
 
-    Args:
-        cluster: The cluster.
-        model: The ensemble.
-        x: An input.
-        like, options: How to run members, as for :func:`smoothcert.sampling.runtimes.prepare`.
+    ``x`` is an input; ``like`` and ``options`` are those of :func:`smoothcert.sampling.runtimes.prepare`.
 
     Yields:
         A runtime of the ensemble with the same votes as in one process; ``notes["member"]`` has the members' settings.
