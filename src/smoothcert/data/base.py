@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from smoothcert.types import DataError, UsageError
 
-Arrays = tuple[NDArray[Any], NDArray[Any]]
-"""Images (count, channels, height, width) and labels."""
+Arrays = tuple[NDArray[Any], NDArray[Any]]  # images (count, channels, height, width) and labels
 
 
 class Dataset(Protocol):

@@ -24,11 +24,8 @@ FILES = {
     "cifar10": {"train": [f"data_batch_{i}" for i in range(1, 6)], "test": ["test_batch"]},
     "cifar100": {"train": ["train"], "test": ["test"]},
 }
-LABEL_BYTES = {"cifar10": 1, "cifar100": 2}
-"""Bytes before the pixels of each binary record; the last one is the class."""
-
-LABEL_KEY = {"cifar10": "labels", "cifar100": "fine_labels"}
-"""The key of the classes in a pickled file."""
+LABEL_BYTES = {"cifar10": 1, "cifar100": 2}  # bytes before the pixels of each binary record; the last one is the class
+LABEL_KEY = {"cifar10": "labels", "cifar100": "fine_labels"}  # the key of the classes in a pickled file
 
 SHAPE = (3, 32, 32)
 PIXELS = 3 * 32 * 32

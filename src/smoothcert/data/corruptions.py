@@ -27,14 +27,12 @@ from smoothcert.types import UsageError, unknown_name
 SEVERITIES = (1, 2, 3, 4, 5)
 ZOOM_STEPS = 8
 
-Image = NDArray[np.float64]
-"""An image (channels, height, width) with values in [0, 1]."""
+Image = NDArray[np.float64]  # an image (channels, height, width) with values in [0, 1]
 
 Random = np.random.RandomState
 """The source of randomness: not NumPy's newer Generator, whose stream may change between versions."""
 
-Apply = Callable[[Image, Any, Random], Image]
-"""Corrupts an image with a strength; the result may leave [0, 1]."""
+Apply = Callable[[Image, Any, Random], Image]  # corrupts an image with a strength; the result may leave [0, 1]
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ def fetch(
         raise unknown_name("dataset", name, DATASETS)
     info = DATASETS[name]
     place = resolve_root(root)
-    folder = place / info.folder
+    folder = place / info.folders[0]
     if info.bundled or _complete(info, place):
         return folder
     try:

@@ -20,8 +20,7 @@ EXTENSIONS = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif",
 SPLITS = ("train", "val", "test")
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """The accepted formats, whatever the file name: other formats of Pillow start programs, such as Ghostscript."""
-MOST_PIXELS = 89_000_000
-"""The limit for an image, before and after resizing; this many pixels need about a gigabyte."""
+MOST_PIXELS = 89_000_000  # the limit for an image, before and after resizing; this many pixels need about a gigabyte
 SHORT_SIDE = 256
 CROP = 224
 

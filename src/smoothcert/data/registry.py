@@ -12,18 +12,13 @@ import pooch
 from smoothcert.types import DataError
 
 StrPath = str | os.PathLike[str]
-Variant = Sequence[Sequence[str]]
-"""A set of files; each is a list of accepted names, the preferred one first."""
-
-IDENTITY = "identity"
-"""The name of the clean set of a suite of corruptions."""
+Variant = Sequence[Sequence[str]]  # a set of files; each is a list of accepted names, the preferred one first
+IDENTITY = "identity"  # the name of the clean set of a suite of corruptions
 
 
 def _words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
-
-CIFAR10_CLASSES = _words("airplane automobile bird cat deer dog frog horse ship truck")
 
 CIFAR100_CLASSES = _words(
     """
@@ -37,27 +32,9 @@ CIFAR100_CLASSES = _words(
     """
 )
 
-FASHION_CLASSES = (*_words("T-shirt/top Trouser Pullover Dress Coat Sandal Shirt Sneaker Bag"), "Ankle boot")
-
 DIGITS = tuple("0123456789")
 
 CIFAR_SITE = "https://www.cs.toronto.edu/~kriz"
-
-MNIST_C_TYPES = _words(
-    """
-    brightness canny_edges dotted_line fog glass_blur impulse_noise motion_blur rotate scale shear shot_noise spatter
-    stripe translate zigzag
-    """
-)
-
-CIFAR_C_TYPES = _words(
-    """
-    brightness contrast defocus_blur elastic_transform fog frost gaussian_noise glass_blur impulse_noise
-    jpeg_compression motion_blur pixelate shot_noise snow zoom_blur
-    """
-)
-
-CIFAR_C_MORE_TYPES = _words("gaussian_blur saturate spatter speckle_noise")
 
 
 @dataclass(frozen=True)
@@ -144,7 +121,7 @@ _MNIST_BINARY = replace(
 _FASHION_MNIST = replace(
     _MNIST,
     name="fashion-mnist",
-    class_names=FASHION_CLASSES,
+    class_names=(*_words("T-shirt/top Trouser Pullover Dress Coat Sandal Shirt Sneaker Bag"), "Ankle boot"),
     source="Fashion-MNIST by Zalando Research (Xiao, Rasul and Vollgraf, 2017); MIT.",
     folders=("fashion-mnist", "FashionMNIST"),
     files=_files(
@@ -163,7 +140,7 @@ _CIFAR10 = DatasetInfo(
     shape=(3, 32, 32),
     train_size=50_000,
     test_size=10_000,
-    class_names=CIFAR10_CLASSES,
+    class_names=_words("airplane automobile bird cat deer dog frog horse ship truck"),
     source="CIFAR-10 by Krizhevsky (2009), University of Toronto; no licence stated, cite the technical report.",
     folders=("cifar10", "cifar-10-batches-bin", "cifar-10-batches-py"),
     files=_files(
@@ -192,7 +169,12 @@ _MNIST_C = replace(
         {"mnist_c.zip": "af9ee8c6a815870c7fdde5af84c7bf8db0bcfa1f41056db83871037fba70e493"},
     ),
     clean="mnist",
-    types=MNIST_C_TYPES,
+    types=_words(
+        """
+    brightness canny_edges dotted_line fog glass_blur impulse_noise motion_blur rotate scale shear shot_noise spatter
+    stripe translate zigzag
+    """
+    ),
 )
 _CIFAR10_C = replace(
     _CIFAR10,
@@ -207,8 +189,13 @@ _CIFAR10_C = replace(
     ),
     splits=("test",),
     clean="cifar10",
-    types=CIFAR_C_TYPES,
-    more_types=CIFAR_C_MORE_TYPES,
+    types=_words(
+        """
+    brightness contrast defocus_blur elastic_transform fog frost gaussian_noise glass_blur impulse_noise
+    jpeg_compression motion_blur pixelate shot_noise snow zoom_blur
+    """
+    ),
+    more_types=_words("gaussian_blur saturate spatter speckle_noise"),
     severities=(1, 2, 3, 4, 5),
 )
 

@@ -16,9 +16,8 @@ from smoothcert.models.registry import find_model
 from smoothcert.types import CheckpointError, UsageError
 
 FORMAT_VERSION = 1
-MOST_CLASSES = 1_000_000
+MOST_CLASSES = 1_000_000  # sanity limits for values read from files, which would otherwise allocate memory
 LONGEST_SIDE = 100_000
-"""Sanity limits for values read from files, which would otherwise allocate memory."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -107,8 +107,7 @@ _METADATA: dict[str, tuple[Parser, Any]] = {
     "alpha": (_probability, pa.float64()),
     "n": (_natural, pa.int64()),
 }
-METADATA = tuple(_METADATA)
-"""The columns after the six classic ones; an empty field is unknown."""
+METADATA = tuple(_METADATA)  # the columns after the six classic ones; an empty field is unknown
 
 _ALIASES = {
     "idx": "index",
@@ -129,8 +128,7 @@ _PARSERS: dict[str, tuple[Parser, Any]] = {
     **{name: (_number, pa.float64()) for name in ("mean", "std", "min", "max")},
     **_METADATA,
 }
-LOG_TYPES = {name: kind for name, (_, kind) in _PARSERS.items()}
-"""The types of the columns of a log."""
+LOG_TYPES = {name: kind for name, (_, kind) in _PARSERS.items()}  # the types of the columns of a log
 
 # The first kind whose columns are all there is the kind of the log.
 _NEEDED = {

@@ -16,8 +16,7 @@ from smoothcert.types import ABSTAIN, LARGEST_RADIUS, Arithmetic, Certificate, G
 
 Row = dict[str, Any]
 
-ANSWERS = ("index", "label", "predict", "radius")
-"""The columns that certified accuracy needs."""
+ANSWERS = ("index", "label", "predict", "radius")  # the columns that certified accuracy needs
 
 _votes = pa.list_(pa.int64())
 SCHEMA = pa.schema(

@@ -15,11 +15,8 @@ from typing import Any
 
 from smoothcert.types import SmoothcertError, UsageError
 
-LOCAL = "local"
-"""The address of a cluster that is started on this machine for one run and stopped after it."""
-
-TRIES = 3
-"""How many workers may be lost with the same input, with the same ensemble members, or while they start."""
+LOCAL = "local"  # the address of a cluster that is started on this machine for one run and stopped after it
+TRIES = 3  # how many workers may be lost with the same input, with the same ensemble members, or while they start
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,14 +20,13 @@ from torch import Tensor, nn
 from smoothcert.classifiers.ensemble import VOTES, Ensemble
 from smoothcert.classifiers.modes import intra_op_threads
 from smoothcert.evaluate.cluster.connection import TRIES, Cluster, worker_error
-from smoothcert.evaluate.cluster.worker import pack, unpack
+from smoothcert.evaluate.cluster.pool import pack, unpack
 from smoothcert.noise import invalid_rows
 from smoothcert.sampling.copies import Copies, NoisyCopies
 from smoothcert.sampling.runtimes import Runtime, prepare
 from smoothcert.types import SmoothcertError, UsageError
 
-BATCHES = 8
-"""How many batches of a member one message requests."""
+BATCHES = 8  # how many batches of a member one message requests
 
 
 @contextmanager
