@@ -10,8 +10,10 @@ from functools import partial
 import torch
 from torch import nn
 
-from smoothcert.models.networks import BasicBlock, Bottleneck, DigitsCNN, DnCNN, LeNet, cifar_resnet, imagenet_resnet
+from smoothcert.models.dncnn import DnCNN
 from smoothcert.models.normalize import Normalize, NormalizeSpec, normalization
+from smoothcert.models.resnet import BasicBlock, Bottleneck, cifar_resnet, imagenet_resnet
+from smoothcert.models.small import DigitsCNN, LeNet
 from smoothcert.types import UsageError, unknown_name
 
 

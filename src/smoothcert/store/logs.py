@@ -183,7 +183,7 @@ def read_log(path: str | os.PathLike[str]) -> Log:
         if len(fields) != len(columns):
             many = f"{len(fields)} fields, but the header has {len(columns)} columns"
             raise LogError(f"{where}: {_quote(text)} has {many}.")
-        row = {}
+        row: dict[str, Any] = {}
         for column, field in zip(columns, fields, strict=True):
             try:
                 unknown = not field and column.name in METADATA

@@ -1,57 +1,16 @@
-"""The networks: small ones for digits, residual networks, and denoisers.
+"""Residual networks (He et al., 2016): the CIFAR sizes of Cohen et al. (2019) and the ImageNet sizes.
 
-Parameters are named as in the published checkpoints of Cohen et al. (2019), Salman et al. (2020) and others: ``conv1``,
-``bn1``, ``layer1.0.conv1``, ``layer2.0.downsample.0``, ``fc``; in a DnCNN, ``dncnn.0`` is the first convolution,
-``dncnn.2`` and ``dncnn.3`` are the second and its normalisation, and so on.
+Parameters are named as in the published checkpoints: ``conv1``, ``bn1``, ``layer1.0.conv1``,
+``layer2.0.downsample.0``, ``fc``.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TypeAlias
 
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-
-class DigitsCNN(nn.Module):
-    """Two convolutions and two linear layers for 8×8 digits; trains in seconds on a CPU."""
-
-    def __init__(self, num_classes: int, in_channels: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(in_channels, 16, kernel_size=3, padding=1)
-        self.conv2 = nn.Conv2d(16, 32, kernel_size=3, padding=1)
-        self.fc1 = nn.Linear(32 * 4 * 4, 64)
-        self.fc2 = nn.Linear(64, num_classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = F.relu(self.conv1(x))
-        x = F.max_pool2d(F.relu(self.conv2(x)), 2)
-        x = F.relu(self.fc1(x.flatten(1)))
-        logits: Tensor = self.fc2(x)
-        return logits
-
-
-class LeNet(nn.Module):
-    """The LeNet variant that the smoothing papers train on MNIST (Zhai et al., 2020; Jeong and Shin, 2020).
-
-    After LeCun et al. (1998): convolutions 20@5×5 and 50@5×5, each pooled by 2, then 500 hidden units.
-    """
-
-    def __init__(self, num_classes: int, in_channels: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(in_channels, 20, kernel_size=5)
-        self.conv2 = nn.Conv2d(20, 50, kernel_size=5)
-        self.fc1 = nn.Linear(50 * 4 * 4, 500)
-        self.fc2 = nn.Linear(500, num_classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = F.max_pool2d(F.relu(self.conv1(x)), 2)
-        x = F.max_pool2d(F.relu(self.conv2(x)), 2)
-        x = F.relu(self.fc1(x.flatten(1)))
-        logits: Tensor = self.fc2(x)
-        return logits
 
 
 def _conv(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
@@ -65,7 +24,7 @@ def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
 
 
 class BasicBlock(nn.Module):
-    """Two 3×3 convolutions around a shortcut (He et al., 2016)."""
+    """Two 3×3 convolutions around a shortcut."""
 
     expansion = 1
 
@@ -155,48 +114,3 @@ def imagenet_resnet(block: Block, depths: Sequence[int], num_classes: int, in_ch
     """Build a ResNet for ImageNet."""
     stem = (_conv(in_channels, 64, 7, stride=2), nn.MaxPool2d(kernel_size=3, stride=2, padding=1))
     return ResNet(block, depths, width=64, stem=stem, num_classes=num_classes)
-
-
-class DnCNN(nn.Module):
-    """A stack of 3×3 convolutions that predicts the noise in an image and subtracts it.
-
-    Zhang, Zuo, Chen, Meng and Zhang (2017), §III-A: a convolution and a ReLU, then ``depth`` − 2 times a convolution,
-    a batch normalisation and a ReLU, then a convolution back to the channels of the image. The last convolution starts
-    at zero, so that a new network leaves images unchanged.
-
-    Example:
-        >>> import torch
-        >>> images = torch.rand(2, 1, 8, 8)
-        >>> torch.equal(DnCNN(1, depth=5, width=8)(images), images)
-        True
-    """
-
-    def __init__(self, in_channels: int, depth: int, width: int) -> None:
-        super().__init__()
-        layers: list[nn.Module] = [nn.Conv2d(in_channels, width, kernel_size=3, padding=1), nn.ReLU(inplace=True)]
-        for _ in range(depth - 2):
-            # The published weights were trained with this epsilon.
-            normalization = nn.BatchNorm2d(width, eps=1e-4)
-            layers += [nn.Conv2d(width, width, kernel_size=3, padding=1, bias=False), normalization]
-            layers.append(nn.ReLU(inplace=True))
-        layers.append(nn.Conv2d(width, in_channels, kernel_size=3, padding=1, bias=False))
-        self.dncnn = nn.Sequential(*layers)
-        # Initialising meta tensors does nothing but load slow parts of PyTorch.
-        if not self.dncnn[0].weight.is_meta:
-            self._initialize(width)
-
-    def _initialize(self, width: int) -> None:
-        convolutions = [module for module in self.dncnn if isinstance(module, nn.Conv2d)]
-        for convolution in convolutions[:-1]:
-            nn.init.kaiming_normal_(convolution.weight, nonlinearity="relu")
-        for weight in (convolutions[0].bias, convolutions[-1].weight):
-            assert weight is not None
-            nn.init.zeros_(weight)
-        # The last convolution sums 9·width features of mean square gain²/2. With a gain of 1 the sum is so large that
-        # gradient descent diverges at the learning rates that the earlier layers need; this gain makes it 1.
-        for last in [module for module in self.dncnn if isinstance(module, nn.BatchNorm2d)][-1:]:
-            nn.init.constant_(last.weight, math.sqrt(2 / (9 * width)))
-
-    def forward(self, x: Tensor) -> Tensor:
-        residual: Tensor = self.dncnn(x)
-        return x - residual
