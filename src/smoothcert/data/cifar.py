@@ -41,7 +41,7 @@ def read_cifar(info: DatasetInfo, paths: Sequence[Path]) -> Arrays:
     """Read and join the files of a split."""
     batches = []
     for path in paths:
-        read = _read_binary if path.suffix == ".bin" else __load_pickled
+        read = _read_binary if path.suffix == ".bin" else _read_pickled
         batches.append(read(path, info.name))
         check_labels(batches[-1][1], info.num_classes, path)
     images, labels = (np.concatenate(arrays) for arrays in zip(*batches, strict=True))
@@ -64,7 +64,7 @@ def _read_binary(path: Path, name: str) -> Arrays:
     return records[:, LABEL_BYTES[name] :].reshape(-1, *SHAPE), records[:, LABEL_BYTES[name] - 1]
 
 
-def __load_pickled(path: Path, name: str) -> Arrays:
+def _read_pickled(path: Path, name: str) -> Arrays:
     """Read a file of the "python" version without running anything in it."""
     content = _load_pickle(path)
     if not isinstance(content, dict):

@@ -38,6 +38,9 @@ def fetch(
 
     Returns:
         The folder of the dataset.
+
+    Raises:
+        DataError: If the network fails, or the content is not the expected one.
     """
     if name not in DATASETS:
         raise unknown_name("dataset", name, DATASETS)

@@ -30,6 +30,10 @@ def load(name: StrPath, *, split: str = "test", root: StrPath | None = None) -> 
         split: ``train`` or ``test``; for a folder also ``val``. An ``.npz`` file has only one split.
         root: The folder of the named datasets; :func:`default_root` by default.
 
+    Raises:
+        UsageError: If the name or the split is unknown.
+        DataError: If files are missing or damaged.
+
     Example:
         >>> image, label = load("digits")[0]
         >>> image.shape

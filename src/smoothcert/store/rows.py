@@ -77,8 +77,7 @@ def typed(table: pa.Table) -> pa.Table:
             raise ValueError(f"it has two columns {name}")
         column, known = table[name], _TYPES.get(name, table[name].type)
         if column.type != known:
-            empty = pa.types.is_null(getattr(column.type, "value_type", column.type))  # nulls, or lists of nulls
-            if not (_is_number(column.type) and _is_number(known)) and not empty:
+            if not (_is_number(column.type) and _is_number(known)) and not _is_empty(column.type):
                 raise ValueError(f"its column {name} holds {column.type} and not {known}")
             try:
                 column = column.cast(known)
@@ -94,6 +93,10 @@ def typed(table: pa.Table) -> pa.Table:
 
 def _is_number(kind: Any) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _is_empty(kind: Any) -> bool:
+    return bool(pa.types.is_null(kind) or (pa.types.is_list(kind) and pa.types.is_null(kind.value_type)))
 
 
 def mistyped_row(rows: Sequence[Row]) -> int | None:
