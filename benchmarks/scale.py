@@ -24,7 +24,8 @@ from smoothcert import Cohen, Gaussian, load_run, models
 from smoothcert.certify import Task, answer
 from smoothcert.evaluate.cluster import Cluster, worker_pool
 from smoothcert.sampling.runtimes import prepare
-from smoothcert.store.run import certificate_row, open_run
+from smoothcert.store.rows import certificate_row
+from smoothcert.store.run import open_run
 from smoothcert.types import Votes
 
 CLASSES, SHAPE = 1000, (3, 224, 224)

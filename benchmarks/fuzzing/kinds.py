@@ -15,9 +15,8 @@ from fuzzing.harness import Escaped, Kind
 from smoothcert import data
 from smoothcert.certify.memory import Memory
 from smoothcert.data.archive import unpack
-from smoothcert.data.published import load_published
-from smoothcert.models import describe, load_checkpoint
-from smoothcert.models.denoisers import load_denoiser
+from smoothcert.data.loading import load_published
+from smoothcert.models import describe, load_checkpoint, load_denoiser
 from smoothcert.report.aces import load_components, load_single
 from smoothcert.report.page.groups import groups
 from smoothcert.report.page.html import embedded_json

@@ -22,7 +22,8 @@ from smoothcert.certify.memory import Memory
 from smoothcert.models import CheckpointInfo, build, build_denoiser, save_checkpoint
 from smoothcert.sampling import BLOCK
 from smoothcert.store import read_log, write_run
-from smoothcert.store.run import Row, certificate_row, open_run
+from smoothcert.store.rows import Row, certificate_row
+from smoothcert.store.run import open_run
 from smoothcert.training.recipes import load_recipe, recipe_to_yaml
 from smoothcert.training.resume import Progress, Trained, save_progress
 from smoothcert.training.run import soft_labels

@@ -20,7 +20,7 @@ from smoothcert import data
 from smoothcert.data import archive as archive_module
 from smoothcert.data import folder, idx, npz
 from smoothcert.data.archive import unpack
-from smoothcert.data.published import load_published
+from smoothcert.data.loading import load_published
 from smoothcert.types import DataError
 
 

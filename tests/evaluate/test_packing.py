@@ -11,8 +11,8 @@ from torch import nn
 
 from smoothcert import Cohen, Consensus, Denoised, Ensemble, Gaussian, Smoothed, models
 from smoothcert.classifiers.identity import model_identity
-from smoothcert.evaluate.cluster.worker import pack as pack_with
-from smoothcert.evaluate.cluster.worker import unpack
+from smoothcert.evaluate.cluster.pool import pack as pack_with
+from smoothcert.evaluate.cluster.pool import unpack
 
 pack = partial(pack_with, pickle_module=pickle)
 

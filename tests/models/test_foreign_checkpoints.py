@@ -10,8 +10,17 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from smoothcert.models import MODELS, PRESETS, build, build_denoiser, describe, foreign, load_checkpoint, load_model
-from smoothcert.models.denoisers import load_denoiser
+from smoothcert.models import (
+    MODELS,
+    PRESETS,
+    build,
+    build_denoiser,
+    describe,
+    foreign,
+    load_checkpoint,
+    load_denoiser,
+    load_model,
+)
 from smoothcert.types import CheckpointError, UsageError
 
 

@@ -9,7 +9,18 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-from smoothcert.models import ALIASES, MODELS, PRESETS, Normalize, build, find_model, normalization, normalize, registry
+from smoothcert.models import (
+    ALIASES,
+    MODELS,
+    PRESETS,
+    Normalize,
+    build,
+    build_denoiser,
+    find_model,
+    normalization,
+    normalize,
+    registry,
+)
 from smoothcert.types import UsageError
 
 # Counts of the published implementations: He et al. (2016) as in Cohen et al. (2019), and torchvision.
@@ -202,3 +213,15 @@ def test_examples_in_the_documentation(module):
     result = doctest.testmod(module)
     assert result.attempted > 0
     assert result.failed == 0
+
+
+def test_networks_stay_where_earlier_runs_found_them():
+    """Runs and memories record a hash of the model that contains the module and the name of each class."""
+    built = [build(name, normalize="mnist") for name in ("digits-cnn", "lenet")]
+    built += [build("cifar-resnet20"), on_meta("resnet50"), build_denoiser("dncnn-small")]
+    places = {f"{type(part).__module__}.{type(part).__name__}" for model in built for part in model.modules()}
+    own = ("small.DigitsCNN", "small.LeNet", "resnet.ResNet", "resnet.BasicBlock", "resnet.Bottleneck")
+    own += ("dncnn.DnCNN", "normalize.Normalize")
+    assert {place for place in places if place.startswith("smoothcert")} == {
+        f"smoothcert.models.{each}" for each in own
+    }

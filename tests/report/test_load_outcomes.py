@@ -7,7 +7,8 @@ import pytest
 
 from smoothcert.report.recompute import load_outcomes
 from smoothcert.store import write_run
-from smoothcert.store.run import SCHEMA, load_run
+from smoothcert.store.rows import SCHEMA
+from smoothcert.store.run import load_run
 from smoothcert.types import RunError, UsageError
 
 CONFIG = {

@@ -15,7 +15,7 @@ from smoothcert.store import load_run, open_run, run_json, write_run
 from smoothcert.store import run as run_module
 from smoothcert.store.parts import read_part
 from smoothcert.store.pending import read_pending
-from smoothcert.store.run import SCHEMA, certificate_row
+from smoothcert.store.rows import SCHEMA, certificate_row
 from smoothcert.types import Outcome, RunError
 
 CONFIG = {"kind": "certification", "noise": {"name": "gaussian", "sigma": 0.5}, "seed": 0}

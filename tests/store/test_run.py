@@ -14,7 +14,7 @@ import pytest
 
 from smoothcert import Certificate, Guarantee, Norm
 from smoothcert.store import load_run, open_run, run, write_run
-from smoothcert.store.run import certificate_row
+from smoothcert.store.rows import certificate_row
 from smoothcert.types import Outcome, RunError
 
 CONFIG = {"kind": "certification", "noise": {"name": "gaussian", "sigma": 0.5}, "seed": 0}
@@ -118,6 +118,20 @@ def test_a_damaged_line_is_named(tmp_path):
     pending.write_bytes(b"\n".join([lines[0], b"{]", lines[2]]) + b"\n")
     with pytest.raises(RunError, match=r"pending.jsonl is damaged in line 2"):
         load_run(tmp_path / "run").rows()
+
+
+@pytest.mark.parametrize("name", ["part-x.parquet", "part-.parquet", "part-000000 (copy).parquet"])
+def test_a_part_with_another_name_is_read_but_not_continued(tmp_path, name):
+    fill(tmp_path / "run", range(3))
+    (tmp_path / "run" / "part-000000.parquet").rename(tmp_path / "run" / name)
+    assert indices(tmp_path / "run") == [0, 1, 2]
+    message = r"is not named like the parts of a run, such as part-000000.parquet; rename it, or move it out of the"
+    with pytest.raises(RunError, match=message) as error:
+        fill(tmp_path / "run", range(5))
+    assert name in str(error.value)
+    (tmp_path / "run" / name).rename(tmp_path / "run" / "part-000000.parquet")
+    fill(tmp_path / "run", range(5))
+    assert indices(tmp_path / "run") == [0, 1, 2, 3, 4]
 
 
 def test_a_damaged_part_is_named(tmp_path):

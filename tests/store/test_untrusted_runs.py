@@ -15,7 +15,7 @@ from smoothcert.sampling import BLOCK
 from smoothcert.store import load_result, load_run, merge_runs, open_run, pending, run_json, write_run
 from smoothcert.store.noisy_copies import noisy_copies
 from smoothcert.store.parts import read_part, write_part
-from smoothcert.store.run import SCHEMA
+from smoothcert.store.rows import SCHEMA
 from smoothcert.store.selector_labels import best_of, certifiable
 from smoothcert.types import RunError, UsageError
 

@@ -2,11 +2,10 @@
 
 from smoothcert.data.base import ArrayDataset, Dataset
 from smoothcert.data.corruptions import CORRUPTIONS, Corrupted
-from smoothcert.data.fetch import fetch
+from smoothcert.data.download import fetch
 from smoothcert.data.folder import ImageFolder
-from smoothcert.data.layout import default_root
 from smoothcert.data.loading import available, load
-from smoothcert.data.registry import DATASETS, IDENTITY, DatasetInfo, RemoteFile
+from smoothcert.data.registry import DATASETS, IDENTITY, DatasetInfo, RemoteFile, default_root
 from smoothcert.data.suites import SuiteSet, load_suite
 
 __all__ = [

@@ -17,8 +17,7 @@ from smoothcert.types import DataError
 
 SUFFIXES = (".tar.gz", ".tgz", ".tar", ".zip")
 
-LONGEST_HEADER = 1 << 20
-"""The limit for one read of a tar file: member names are read in one piece."""
+LONGEST_HEADER = 1 << 20  # the limit for one read of a tar file: member names are read in one piece
 
 
 def unpack(archive: Path, folder: Path) -> None:

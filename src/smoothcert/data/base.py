@@ -13,35 +13,20 @@ from numpy.typing import NDArray
 
 from smoothcert.types import DataError, UsageError
 
-Arrays = tuple[NDArray[Any], NDArray[Any]]
-"""Images (count, channels, height, width) and labels."""
+Arrays = tuple[NDArray[Any], NDArray[Any]]  # images (count, channels, height, width) and labels
 
 
 class Dataset(Protocol):
     """Labelled images: item ``i`` is a float32 tensor (channels, height, width) in [0, 1] and its class."""
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def split(self) -> str: ...
-
-    @property
-    def num_classes(self) -> int: ...
-
-    @property
-    def shape(self) -> tuple[int, int, int]: ...
-
-    @property
-    def class_names(self) -> tuple[str, ...]: ...
-
-    @property
-    def levels(self) -> int | None:
-        """The n such that all values are multiples of 1/n: 255 for 8-bit images; None if unknown."""
-        ...
+    name: str
+    split: str
+    num_classes: int
+    shape: tuple[int, int, int]
+    class_names: tuple[str, ...]
+    levels: int | None  # n if all values are multiples of 1/n: 255 for 8-bit images; None if unknown
 
     def __len__(self) -> int: ...
-
     def __getitem__(self, index: SupportsIndex) -> tuple[torch.Tensor, int]: ...
 
 

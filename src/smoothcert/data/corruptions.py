@@ -27,14 +27,12 @@ from smoothcert.types import UsageError, unknown_name
 SEVERITIES = (1, 2, 3, 4, 5)
 ZOOM_STEPS = 8
 
-Image = NDArray[np.float64]
-"""An image (channels, height, width) with values in [0, 1]."""
+Image = NDArray[np.float64]  # an image (channels, height, width) with values in [0, 1]
 
 Random = np.random.RandomState
 """The source of randomness: not NumPy's newer Generator, whose stream may change between versions."""
 
-Apply = Callable[[Image, Any, Random], Image]
-"""Corrupts an image with a strength; the result may leave [0, 1]."""
+Apply = Callable[[Image, Any, Random], Image]  # corrupts an image with a strength; the result may leave [0, 1]
 
 
 @dataclass(frozen=True)
@@ -288,9 +286,6 @@ class Corrupted:
     A corrupted image depends only on the seed, the type, the severity, the index and the clean image, so that it is
     the same in every process and order.
 
-    Raises:
-        UsageError: If ``type`` is not in ``CORRUPTIONS`` or not for such images, or ``severity`` is not 1 to 5.
-
     Example:
         >>> from smoothcert import data
         >>> foggy = Corrupted(data.load("digits"), "fog", 3)
@@ -310,7 +305,7 @@ class Corrupted:
         self.num_classes = dataset.num_classes
         self.shape = dataset.shape
         self.class_names = dataset.class_names
-        self.levels = None
+        self.levels: int | None = None
 
     def __len__(self) -> int:
         return len(self.dataset)

@@ -13,15 +13,14 @@ import torch
 from PIL import Image
 
 from smoothcert.data.base import checked_index
-from smoothcert.data.layout import subfolders
+from smoothcert.data.registry import subfolders
 from smoothcert.types import DataError
 
 EXTENSIONS = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 SPLITS = ("train", "val", "test")
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """The accepted formats, whatever the file name: other formats of Pillow start programs, such as Ghostscript."""
-MOST_PIXELS = 89_000_000
-"""The limit for an image, before and after resizing; this many pixels need about a gigabyte."""
+MOST_PIXELS = 89_000_000  # the limit for an image, before and after resizing; this many pixels need about a gigabyte
 SHORT_SIDE = 256
 CROP = 224
 
@@ -43,7 +42,7 @@ class ImageFolder:
         self.class_names = tuple(folder.name for folder in classes)
         self.num_classes = len(classes)
         self.shape: tuple[int, int, int] = (3, CROP, CROP)
-        self.levels = 255  # Pillow resizes 8-bit images to 8-bit images
+        self.levels: int | None = 255  # Pillow resizes 8-bit images to 8-bit images
 
     def __len__(self) -> int:
         return len(self._items)

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smoothcert.data.base import Arrays, check_labels
-from smoothcert.data.layout import Variant
-from smoothcert.data.registry import DatasetInfo
+from smoothcert.data.registry import DatasetInfo, Variant
 from smoothcert.files import unpacked_limit
 from smoothcert.types import DataError
 

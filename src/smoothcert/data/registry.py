@@ -1,18 +1,24 @@
-"""The named datasets: contents, origin and checksums."""
+"""The named datasets: contents, origin, checksums, and where their files are."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-IDENTITY = "identity"
-"""The name of the clean set of a suite of corruptions."""
+import pooch
+
+from smoothcert.types import DataError
+
+StrPath = str | os.PathLike[str]
+Variant = Sequence[Sequence[str]]  # a set of files; each is a list of accepted names, the preferred one first
+IDENTITY = "identity"  # the name of the clean set of a suite of corruptions
 
 
 def _words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
-
-CIFAR10_CLASSES = _words("airplane automobile bird cat deer dog frog horse ship truck")
 
 CIFAR100_CLASSES = _words(
     """
@@ -26,28 +32,9 @@ CIFAR100_CLASSES = _words(
     """
 )
 
-FASHION_CLASSES = (*_words("T-shirt/top Trouser Pullover Dress Coat Sandal Shirt Sneaker Bag"), "Ankle boot")
-
 DIGITS = tuple("0123456789")
 
 CIFAR_SITE = "https://www.cs.toronto.edu/~kriz"
-ZENODO = "https://zenodo.org/records"
-
-MNIST_C_TYPES = _words(
-    """
-    brightness canny_edges dotted_line fog glass_blur impulse_noise motion_blur rotate scale shear shot_noise spatter
-    stripe translate zigzag
-    """
-)
-
-CIFAR_C_TYPES = _words(
-    """
-    brightness contrast defocus_blur elastic_transform fog frost gaussian_noise glass_blur impulse_noise
-    jpeg_compression motion_blur pixelate shot_noise snow zoom_blur
-    """
-)
-
-CIFAR_C_MORE_TYPES = _words("gaussian_blur saturate spatter speckle_noise")
 
 
 @dataclass(frozen=True)
@@ -73,7 +60,7 @@ class DatasetInfo:
     test_size: int
     class_names: tuple[str, ...]  # in the order of the labels
     source: str  # origin and licence, in one sentence
-    folders: tuple[str, ...] = ()  # accepted folder names; downloads go to the first
+    folders: tuple[str, ...]  # accepted folder names; downloads go to the first
     files: tuple[RemoteFile, ...] = ()
     binary: bool = False  # whether values are rounded to 0 or 1
     splits: tuple[str, ...] = ("train", "test")
@@ -91,15 +78,9 @@ class DatasetInfo:
         """Whether it comes with an installed package and needs no download."""
         return self.layout == "bundled"
 
-    @property
-    def folder(self) -> str:
-        """The name of the folder for downloads."""
-        return self.folders[0] if self.folders else self.name
 
-
-def _idx_files(site: str, *sums: str) -> tuple[RemoteFile, ...]:
-    names = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
-    return tuple(RemoteFile(f"{site}/{name}-ubyte.gz", sha256) for name, sha256 in zip(names, sums, strict=True))
+def _files(site: str, sums: Mapping[str, str]) -> tuple[RemoteFile, ...]:
+    return tuple(RemoteFile(f"{site}/{name}", sha256) for name, sha256 in sums.items())
 
 
 _DIGITS = DatasetInfo(
@@ -110,6 +91,7 @@ _DIGITS = DatasetInfo(
     test_size=500,
     class_names=DIGITS,
     source="Optical Recognition of Handwritten Digits (UCI), as bundled with scikit-learn; CC BY 4.0.",
+    folders=("digits",),
 )
 _MNIST = DatasetInfo(
     name="mnist",
@@ -120,12 +102,14 @@ _MNIST = DatasetInfo(
     class_names=DIGITS,
     source="MNIST by LeCun, Cortes and Burges, from the mirror of the PyTorch project; CC BY-SA 3.0.",
     folders=("mnist", "MNIST"),
-    files=_idx_files(
+    files=_files(
         "https://ossci-datasets.s3.amazonaws.com/mnist",
-        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-        "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+        {
+            "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+            "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+            "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+            "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+        },
     ),
 )
 _MNIST_BINARY = replace(
@@ -137,15 +121,17 @@ _MNIST_BINARY = replace(
 _FASHION_MNIST = replace(
     _MNIST,
     name="fashion-mnist",
-    class_names=FASHION_CLASSES,
+    class_names=(*_words("T-shirt/top Trouser Pullover Dress Coat Sandal Shirt Sneaker Bag"), "Ankle boot"),
     source="Fashion-MNIST by Zalando Research (Xiao, Rasul and Vollgraf, 2017); MIT.",
     folders=("fashion-mnist", "FashionMNIST"),
-    files=_idx_files(
+    files=_files(
         "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
-        "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-        "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-        "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-        "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+        {
+            "train-images-idx3-ubyte.gz": "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+            "train-labels-idx1-ubyte.gz": "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+            "t10k-images-idx3-ubyte.gz": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+            "t10k-labels-idx1-ubyte.gz": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+        },
     ),
 )
 _CIFAR10 = DatasetInfo(
@@ -154,13 +140,11 @@ _CIFAR10 = DatasetInfo(
     shape=(3, 32, 32),
     train_size=50_000,
     test_size=10_000,
-    class_names=CIFAR10_CLASSES,
+    class_names=_words("airplane automobile bird cat deer dog frog horse ship truck"),
     source="CIFAR-10 by Krizhevsky (2009), University of Toronto; no licence stated, cite the technical report.",
     folders=("cifar10", "cifar-10-batches-bin", "cifar-10-batches-py"),
-    files=(
-        RemoteFile(
-            f"{CIFAR_SITE}/cifar-10-binary.tar.gz", "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
-        ),
+    files=_files(
+        CIFAR_SITE, {"cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"}
     ),
 )
 _CIFAR100 = replace(
@@ -169,10 +153,8 @@ _CIFAR100 = replace(
     class_names=CIFAR100_CLASSES,
     source="CIFAR-100 by Krizhevsky (2009), University of Toronto; no licence stated, cite the technical report.",
     folders=("cifar100", "cifar-100-binary", "cifar-100-python"),
-    files=(
-        RemoteFile(
-            f"{CIFAR_SITE}/cifar-100-binary.tar.gz", "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec"
-        ),
+    files=_files(
+        CIFAR_SITE, {"cifar-100-binary.tar.gz": "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec"}
     ),
 )
 # Zenodo publishes MD5 sums only; these SHA-256 sums are from TensorFlow Datasets.
@@ -182,13 +164,17 @@ _MNIST_C = replace(
     layout="mnist-c",
     source="MNIST-C by Mu and Gilmer (2019), Zenodo record 3239543; CC BY 4.0.",
     folders=("mnist-c", "mnist_c", "MNIST-C"),
-    files=(
-        RemoteFile(
-            f"{ZENODO}/3239543/files/mnist_c.zip", "af9ee8c6a815870c7fdde5af84c7bf8db0bcfa1f41056db83871037fba70e493"
-        ),
+    files=_files(
+        "https://zenodo.org/records/3239543/files",
+        {"mnist_c.zip": "af9ee8c6a815870c7fdde5af84c7bf8db0bcfa1f41056db83871037fba70e493"},
     ),
     clean="mnist",
-    types=MNIST_C_TYPES,
+    types=_words(
+        """
+    brightness canny_edges dotted_line fog glass_blur impulse_noise motion_blur rotate scale shear shot_noise spatter
+    stripe translate zigzag
+    """
+    ),
 )
 _CIFAR10_C = replace(
     _CIFAR10,
@@ -197,19 +183,58 @@ _CIFAR10_C = replace(
     train_size=0,
     source="CIFAR-10-C by Hendrycks and Dietterich (2019), Zenodo record 2535967; CC BY 4.0.",
     folders=("cifar10-c", "CIFAR-10-C"),
-    files=(
-        RemoteFile(
-            f"{ZENODO}/2535967/files/CIFAR-10-C.tar", "c72763e101c723b7c507b96205f7e938912a5d587376173b825850cf3cb876a7"
-        ),
+    files=_files(
+        "https://zenodo.org/records/2535967/files",
+        {"CIFAR-10-C.tar": "c72763e101c723b7c507b96205f7e938912a5d587376173b825850cf3cb876a7"},
     ),
     splits=("test",),
     clean="cifar10",
-    types=CIFAR_C_TYPES,
-    more_types=CIFAR_C_MORE_TYPES,
+    types=_words(
+        """
+    brightness contrast defocus_blur elastic_transform fog frost gaussian_noise glass_blur impulse_noise
+    jpeg_compression motion_blur pixelate shot_noise snow zoom_blur
+    """
+    ),
+    more_types=_words("gaussian_blur saturate spatter speckle_noise"),
     severities=(1, 2, 3, 4, 5),
 )
 
-_ALL = (_DIGITS, _MNIST, _MNIST_BINARY, _FASHION_MNIST, _CIFAR10, _CIFAR100, _MNIST_C, _CIFAR10_C)
+DATASETS: dict[str, DatasetInfo] = {
+    info.name: info
+    for info in (_DIGITS, _MNIST, _MNIST_BINARY, _FASHION_MNIST, _CIFAR10, _CIFAR100, _MNIST_C, _CIFAR10_C)
+}
 
-DATASETS: dict[str, DatasetInfo] = {info.name: info for info in _ALL}
-"""Every named dataset."""
+
+def default_root() -> Path:
+    """Return the folder of all datasets: ``$SMOOTHCERT_DATA``, or a folder in the user's cache."""
+    return Path(os.environ.get("SMOOTHCERT_DATA") or pooch.os_cache("smoothcert")).expanduser()
+
+
+def resolve_root(root: StrPath | None) -> Path:
+    """Return the given folder, or the default one."""
+    return default_root() if root is None else Path(root).expanduser()
+
+
+def locate(info: DatasetInfo, split: str, root: Path, variants: Sequence[Variant]) -> list[Path]:
+    """Return the files of the first variant that is complete in one folder.
+
+    The search covers ``root/name`` and its subfolders for each folder name of the dataset, and ``root`` if it has such
+    a name itself.
+    """
+    tops = [root / name for name in info.folders] + ([root] if root.name in info.folders else [])
+    for folder in [f for top in tops if top.is_dir() for f in (top, *subfolders(top))]:
+        for variant in variants:
+            found = [next((folder / name for name in names if (folder / name).is_file()), None) for names in variant]
+            paths = [path for path in found if path is not None]
+            if len(paths) == len(variant):
+                return paths
+    wanted = " or ".join(", ".join(names[0] for names in variant) for variant in variants)
+    raise DataError(
+        f"the {split} files of {info.name} are missing: looked for {wanted} in {root / info.folders[0]} and its "
+        f"subfolders; run `smoothcert data fetch {info.name}` or name another folder."
+    )
+
+
+def subfolders(folder: Path) -> list[Path]:
+    """Return the visible subfolders in sorted order."""
+    return sorted(f for f in folder.iterdir() if f.is_dir() and not f.name.startswith("."))

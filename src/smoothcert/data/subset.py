@@ -21,11 +21,7 @@ class Indexable(Protocol):
 
 
 def as_tensor(x: Any) -> Tensor:
-    """Convert an input to a tensor; an array may have any byte order and negative strides.
-
-    Raises:
-        UsageError: If it is neither a tensor nor an array.
-    """
+    """Convert an input to a tensor; an array may have any byte order and negative strides."""
     if isinstance(x, np.ndarray):
         x = np.ascontiguousarray(x, dtype=x.dtype.newbyteorder("="))
     try:
@@ -38,11 +34,7 @@ def as_tensor(x: Any) -> Tensor:
 
 
 def labelled_input(dataset: Indexable, index: int) -> tuple[Any, int]:
-    """Return an input of a dataset and its label.
-
-    Raises:
-        UsageError: If the dataset does not return such a pair.
-    """
+    """Return an input of a dataset and its label; refuse a dataset that does not return such a pair."""
     try:
         found: Any = dataset[index]
     except TypeError as error:
@@ -62,11 +54,7 @@ def labelled_input(dataset: Indexable, index: int) -> tuple[Any, int]:
 
 
 def select(size: int, *, every: int, start: int, stop: int | None) -> range:
-    """Return the indices ``start``, ``start + every``, … below ``stop`` of a dataset of ``size`` inputs.
-
-    Raises:
-        UsageError: If there are none.
-    """
+    """Return the indices ``start``, ``start + every``, … below ``stop`` of ``size`` inputs; refuse an empty range."""
     if every < 1 or start < 0:
         raise UsageError(f"every must be at least 1 and start at least 0, got every={every}, start={start}.")
     indices = range(start, size if stop is None else min(stop, size), every)
@@ -77,9 +65,6 @@ def select(size: int, *, every: int, start: int, stop: int | None) -> range:
 
 def take_shard(indices: range, number: int, count: int) -> range:
     """Return the inputs of shard ``number`` of ``count``, numbered from 1: every ``count``-th input.
-
-    Raises:
-        UsageError: If there is no such shard, or it is empty.
 
     Example:
         >>> list(take_shard(range(0, 70, 10), 2, 3))

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from smoothcert.data.base import Dataset
 from smoothcert.data.corruptions import CORRUPTIONS, SEVERITIES, Corrupted, check_severity
-from smoothcert.data.layout import StrPath
 from smoothcert.data.loading import load
-from smoothcert.data.registry import DATASETS, IDENTITY
+from smoothcert.data.registry import DATASETS, IDENTITY, StrPath
 from smoothcert.types import UsageError, unknown_name
 
 
@@ -44,16 +43,10 @@ def load_suite(
         types: The corruptions, ``identity`` for the clean set; by default all, or for a published suite those of the
             usual mean, and the clean set.
         severities: The severities; by default all.
-        split: The split.
-        root: The folder of the named datasets.
         seed: The seed of corruptions made on the fly.
 
     Returns:
         The sets, by type and then by severity.
-
-    Raises:
-        UsageError: If a type or a severity is unknown, repeated or not for such images.
-        DataError: If files are missing or damaged.
 
     Example:
         >>> [member.name for member in load_suite("digits", types=["identity", "fog"], severities=[1, 5])]

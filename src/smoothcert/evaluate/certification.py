@@ -42,18 +42,13 @@ def certify_dataset(
     The same call on an unfinished folder continues it, and ends with the same rows.
 
     Args:
-        smoothed: The smoothed classifier.
         dataset: Anything with a length and (input, label) pairs by index.
-        procedure: The procedure.
         run: The run folder; created if missing.
-        every: Use every N-th input.
-        start: The first input.
         stop: The end of the inputs, exclusive; the dataset's length by default.
         shard: (i, k) for the i-th of k disjoint runs over these inputs, i from 1; ``merge_runs`` unites them.
         seed: The seed of the noise. By default the seed of the existing run, or else a fresh one from the operating
             system, which the run records. Set it only to repeat a run: certificates are valid for models and inputs
             that were chosen without knowing the noise.
-        progress: Whether to show a progress bar on stderr.
         source: Where the model came from (checkpoint file and hash), recorded in ``run.json``.
         cluster: The Ray cluster whose workers certify; by default this process does. Only this process writes.
 

@@ -29,13 +29,9 @@ from smoothcert.store.rows import Row
 from smoothcert.store.run import Run, load_run, open_run
 from smoothcert.types import ABSTAIN, Certificate, Outcome, RunError
 
-USUAL_SAMPLES = 100_000
-"""Samples per input in the papers; the progress bar compares early decisions with them."""
-
+USUAL_SAMPLES = 100_000  # per input in the papers; the progress bar compares early decisions with them
+COMPARED_INPUTS = 16  # about how many inputs of a resumed run are compared with the dataset
 WRONG = "certified but wrong"
-
-COMPARED_INPUTS = 16
-"""About how many inputs of a resumed run are compared with the dataset."""
 
 
 @dataclass(frozen=True)
@@ -161,10 +157,8 @@ def fill_run(
     Args:
         folder, config, session: The arguments of ``store.open_run``.
         dataset, indices: The inputs of the run.
-        start: Starts answering.
         row: Makes a row from an answer, the input's index and its label.
         title, progress: The title of the progress bar on stderr, and whether to show it.
-        cluster: The cluster to connect to.
         compared: About how many inputs of a resumed run to compare with the dataset.
         resume: Called with the number of earlier answers that are not abstentions.
         early: Whether the procedure decides early, so that the bar shows the saved samples.

@@ -36,7 +36,7 @@ from smoothcert.evaluate.driver import (
 from smoothcert.sampling import PREDICTION, Draw, Steps
 from smoothcert.store.result import vote_matrix
 from smoothcert.store.rows import Row
-from smoothcert.store.run import differences, load_run
+from smoothcert.store.run import Run, differences, load_run
 from smoothcert.store.run_json import VOTES
 from smoothcert.types import ABSTAIN, Certificate, Prediction, RunError, SmoothcertError, UsageError, Votes
 
@@ -90,14 +90,10 @@ def count_votes(
     infinite logit vote for no class.
 
     Args:
-        smoothed: The classifier and the noise.
         dataset: Anything with a length and (input, label) pairs by index.
-        n: Noisy copies of each input.
         folder: Where votes are stored; only in memory if not given.
-        seed: The seed of the noise.
         stage: The stage of the noise; no certificate uses that of the default.
-        title: The title of the progress bar.
-        progress: Whether to show it on stderr.
+        title, progress: The title of the progress bar on stderr, and whether to show it.
         cluster: The Ray cluster whose workers count; by default this process does.
 
     Returns:
@@ -156,11 +152,8 @@ def clean_decisions(
     Args:
         classifier: A callable from a batch to logits or votes, of shape (batch, num_classes); called once per input.
         dataset: Anything with a length and (input, label) pairs by index.
-        num_classes: The number of classes.
-        batch_size: Inputs per call.
         device: The device of the inputs.
         folder: Where decisions are stored and read again; only in memory if not given.
-        progress: Whether to show a progress bar on stderr.
 
     Raises:
         UsageError: If the classifier returns another shape.
@@ -219,9 +212,9 @@ def _stored(
     """Read the votes of a folder, after counting those that it lacks."""
     indices = _indices(dataset)
     config = {**config, "data": data_fingerprint(dataset, indices), "inputs": _ALL}
-    if not _finished(folder, dataset, config):
-        fill_run(folder, dataset, indices, config, session, start, _row, compared=COMPARED_INPUTS, **options)
-    run = load_run(folder)
+    run = _finished(folder, dataset, config)
+    if run is None:
+        run = fill_run(folder, dataset, indices, config, session, start, _row, compared=COMPARED_INPUTS, **options)
     table = run.table(["index", "n", "counts"])
     complete = table.column_names == ["index", "n", "counts"] and table["index"].to_pylist() == list(indices)
     if complete and table["n"].unique().to_pylist() == [config["procedure"].get("n", 1)]:
@@ -231,16 +224,16 @@ def _stored(
     raise RunError(f"{folder} holds invalid votes; delete it to count them again.")
 
 
-def _finished(folder: str | os.PathLike[str], dataset: Indexable, config: Mapping[str, Any]) -> bool:
-    """Return whether a folder has all votes, without locking it."""
+def _finished(folder: str | os.PathLike[str], dataset: Indexable, config: Mapping[str, Any]) -> Run | None:
+    """Return the run of a folder if it has all votes, without locking it."""
     if not (Path(folder) / "run.json").exists():
-        return False
+        return None
     run = load_run(folder)
     rows = run.table(["index", "input"]).to_pylist()
     if differences(run.config, config) or len(rows) < len(dataset):
-        return False
+        return None
     refuse_other_data(folder, dataset, rows, COMPARED_INPUTS)
-    return True
+    return run
 
 
 def _row(one: Answered, index: int, label: int) -> Row:

@@ -5,10 +5,10 @@ from smoothcert.models.checkpoints import (
     CheckpointSummary,
     describe,
     load_checkpoint,
+    load_denoiser,
     load_model,
     save_checkpoint,
 )
-from smoothcert.models.denoisers import load_denoiser
 from smoothcert.models.info import CheckpointInfo
 from smoothcert.models.normalize import PRESETS, Normalize, normalization
 from smoothcert.models.registry import ALIASES, DENOISERS, MODELS, build, build_denoiser, find_model

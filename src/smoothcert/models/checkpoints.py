@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from smoothcert.files import replacing
-from smoothcert.models.foreign import interpret, unpickle
+from smoothcert.models.foreign import interpret, is_plain, unpickle
 from smoothcert.models.info import CheckpointInfo
 from smoothcert.models.normalize import Normalize, NormalizeSpec, normalization
-from smoothcert.models.registry import find_model
-from smoothcert.models.weights import fit, skeleton
+from smoothcert.models.registry import DENOISERS, find_model, skeleton
 from smoothcert.types import CheckpointError, UsageError, wrong_path
 
 _SUFFIX = ".safetensors"
@@ -26,22 +26,19 @@ _PREFERRED = ("best.safetensors", "last.safetensors")
 _EARLIER = "checkpoint.pth.tar"
 _METADATA_KEY = "smoothcert"
 _ZIP, _PICKLE = b"PK\x03\x04", b"\x80"
+_NAMED = 3  # tensors in an error
+_PUBLISHED = {"cifar_dncnn": "dncnn", "imagenet_dncnn": "dncnn", "cifar_dncnn_wide": "dncnn-wide"}
+"""Architectures in the published files, and our names of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointSummary:
-    """The description of a checkpoint without its model.
-
-    Attributes:
-        parameters: The number of parameters of the network.
-        path: The file.
-        sha256: The hash of the file, in hexadecimal.
-    """
+    """The description of a checkpoint without its model."""
 
     info: CheckpointInfo
-    parameters: int
+    parameters: int  # how many the network has
     path: Path
-    sha256: str
+    sha256: str  # of the file, in hexadecimal
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields by name, with those of the metadata."""
@@ -51,27 +48,16 @@ class CheckpointSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint(CheckpointSummary):
-    """A loaded checkpoint.
+    """A loaded checkpoint."""
 
-    Attributes:
-        model: The model in eval mode, with its normalisation.
-    """
-
-    model: nn.Module
+    model: nn.Module  # in eval mode, with its normalisation
 
 
 def save_checkpoint(path: str | os.PathLike[str], model: nn.Module, metadata: CheckpointInfo) -> Path:
-    """Write a model and its metadata atomically as one safetensors file.
+    """Write a model as ``build`` returns it and its metadata atomically as one ``.safetensors`` file.
 
-    The file holds the tensors of the bare network; the normalisation is in the metadata.
-
-    Args:
-        path: The file to write, ending in ``.safetensors``; its folder is created if it is missing.
-        model: A model as ``build`` returns it.
-        metadata: The metadata of the model; see ``CheckpointInfo.of``.
-
-    Returns:
-        The path.
+    The file holds the tensors of the bare network; the normalisation is in the metadata. The folder is created if it is
+    missing.
 
     Raises:
         UsageError: Another suffix, metadata that is not JSON, or another normalisation in the model.
@@ -83,7 +69,7 @@ def save_checkpoint(path: str | os.PathLike[str], model: nn.Module, metadata: Ch
     network = _without_normalization(model, metadata)
     state = {name: tensor.detach().cpu() for name, tensor in network.state_dict().items()}
     reference = skeleton(metadata.architecture, metadata.num_classes, metadata.input_shape[0])
-    weights = fit(reference, state, f"the model to save as {metadata.architecture}")
+    weights = _fit(reference, state, f"the model to save as {metadata.architecture}")
     data = safetensors.torch.save(weights, metadata={_METADATA_KEY: metadata.to_json()})
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -141,12 +127,35 @@ def describe(path: str | os.PathLike[str], *, architecture: str | None = None) -
     return _load(path, architecture, None, None)[0]
 
 
-def find_checkpoint(path: str | os.PathLike[str]) -> Path:
-    """Return the file, or the best, last or only checkpoint of a folder.
+def load_denoiser(path: str | os.PathLike[str]) -> nn.Module:
+    """Load a denoiser of ours or of Salman et al. (2020) in eval mode on the CPU, without running code in the file.
 
     Raises:
-        CheckpointError: There is no such file, or the folder has none or several.
+        CheckpointError: The file is missing, damaged, unsafe, or not a denoiser.
     """
+    file = _find(path)
+    source = f"checkpoint '{file}'"
+    if file.suffix == ".safetensors":
+        checkpoint = load_checkpoint(file)
+        if checkpoint.info.architecture not in DENOISERS:
+            raise CheckpointError(f"{source} is a {checkpoint.info.architecture}, which is not a denoiser.")
+        return checkpoint.model
+    content = unpickle(_read(file), source)
+    arch, state = (content.get("arch"), content.get("state_dict")) if isinstance(content, Mapping) else (None, None)
+    if not isinstance(arch, str) or arch not in _PUBLISHED or not isinstance(state, Mapping):
+        raise CheckpointError(f"{source} is not a denoiser: it must hold a state_dict and an arch in {[*_PUBLISHED]}.")
+    tensors = {str(name).removeprefix("module."): tensor for name, tensor in state.items()}
+    first = tensors.get("dncnn.0.weight")
+    if not all(isinstance(tensor, Tensor) for tensor in tensors.values()) or first is None or first.ndim != 4:
+        raise CheckpointError(f"{source} has no weights of a DnCNN in its state_dict.")
+    info = DENOISERS[_PUBLISHED[arch]]
+    network = skeleton(info.name, info.num_classes, first.shape[1])
+    network.load_state_dict(_fit(network, tensors, f"{source} as {info.name}"), assign=True)
+    return network.eval()
+
+
+def _find(path: str | os.PathLike[str]) -> Path:
+    """Return the file, or the best, last or only checkpoint of a folder."""
     path = Path(path)
     if not path.is_dir():
         if not path.is_file():
@@ -162,7 +171,7 @@ def find_checkpoint(path: str | os.PathLike[str]) -> Path:
     raise wrong_path(CheckpointError(f"folder '{path}' holds {what}; name the file itself."))
 
 
-def read_checkpoint(path: Path) -> bytes:
+def _read(path: Path) -> bytes:
     """Read the whole file, so that the bytes hashed are the bytes loaded."""
     try:
         return path.read_bytes()
@@ -174,8 +183,8 @@ def _load(
     path: str | os.PathLike[str], architecture: str | None, num_classes: int | None, normalize: NormalizeSpec
 ) -> tuple[CheckpointSummary, nn.Module, dict[str, Tensor]]:
     """Return the summary, the network without values, and its checked weights."""
-    file = find_checkpoint(path)
-    data = read_checkpoint(file)
+    file = _find(path)
+    data = _read(file)
     source = f"checkpoint '{file}'"
     info, content = _content(file, data, source)
     if info is None:
@@ -185,7 +194,7 @@ def _load(
     else:
         _check_agreement(info, source, architecture, num_classes, normalize)
     network = skeleton(info.architecture, info.num_classes, info.input_shape[0])
-    weights = fit(network, content, f"{source} as {info.architecture}")
+    weights = _fit(network, content, f"{source} as {info.architecture}")
     parameters = sum(parameter.numel() for parameter in network.parameters())
     sha256 = hashlib.sha256(data).hexdigest()
     return CheckpointSummary(info=info, parameters=parameters, path=file, sha256=sha256), network, weights
@@ -229,3 +238,37 @@ def _without_normalization(model: nn.Module, metadata: CheckpointInfo) -> nn.Mod
 
 def _values(layer: Normalize | None) -> list[float] | None:
     return None if layer is None else torch.cat([layer.mean, layer.std]).flatten().tolist()
+
+
+def _fit(network: nn.Module, tensors: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
+    """Check that the tensors are exactly those of the network, and copy them in its types.
+
+    Batch counts may be missing, as in files older than PyTorch 0.4.1. ``source`` is for errors: ``'x.pth' as lenet``.
+    """
+    expected = network.state_dict()
+    counts = {name: torch.zeros((), dtype=torch.long) for name in expected if name.endswith(".num_batches_tracked")}
+    given = {**counts, **tensors}
+    unexpected = [name for name in given if name not in expected]
+    missing = [name for name in expected if name not in given]
+    faults = [f"{what} {_listed(names)}" for what, names in (("unexpected", unexpected), ("missing", missing)) if names]
+    if faults:
+        raise CheckpointError(f"{source} has other tensors than the architecture: {'; '.join(faults)}.")
+    return {name: _fit_one(name, given[name], wanted, source) for name, wanted in expected.items()}
+
+
+def _fit_one(name: str, tensor: Tensor, wanted: Tensor, source: str) -> Tensor:
+    if tensor.shape != wanted.shape:
+        raise CheckpointError(
+            f"{source}: tensor {name!r} has shape {tuple(tensor.shape)}, but {tuple(wanted.shape)} is needed."
+        )
+    if not is_plain(tensor) or tensor.is_floating_point() != wanted.is_floating_point():
+        raise CheckpointError(f"{source}: tensor {name!r} of type {tensor.dtype} is not a plain {wanted.dtype} tensor.")
+    copy = tensor.detach().to(wanted.dtype, copy=True, memory_format=torch.contiguous_format)
+    if not bool(torch.isfinite(copy).all()):
+        raise CheckpointError(f"{source}: tensor {name!r} holds values that are not finite.")
+    return copy
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(map(repr, names[:_NAMED])) + more

@@ -18,11 +18,6 @@ class DnCNN(nn.Module):
     and a ReLU, then a convolution back to the channels of the image. The last convolution starts at zero, so that a new
     network leaves images unchanged.
 
-    Args:
-        in_channels: The number of channels of an image.
-        depth: The number of convolutions, at least 2.
-        width: The channels between them.
-
     Example:
         >>> import torch
         >>> images = torch.rand(2, 1, 8, 8)

@@ -36,8 +36,7 @@ from torch import Tensor
 from smoothcert.files import unpacked_limit
 from smoothcert.models.info import CheckpointInfo
 from smoothcert.models.normalize import NormalizeSpec, normalization
-from smoothcert.models.registry import DENOISERS, MODELS, find_model
-from smoothcert.models.weights import is_plain, skeleton
+from smoothcert.models.registry import DENOISERS, MODELS, find_model, skeleton
 from smoothcert.types import CheckpointError, UsageError
 
 _STATE_KEYS = ("state_dict", "net")
@@ -47,11 +46,7 @@ _STDS = ("std", "stds", "sd", "sds", "sigma")
 
 
 def unpickle(data: bytes, source: str) -> object:
-    """Read bytes written by ``torch.save``, restricted to tensors and plain containers.
-
-    Raises:
-        CheckpointError: They are damaged, of another kind, or would run code.
-    """
+    """Read bytes written by ``torch.save``, restricted to tensors and plain containers; refuse those with code."""
     try:
         if zipfile.is_zipfile(io.BytesIO(data)):  # torch.save does not compress, so a large one is a zip bomb
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -76,16 +71,8 @@ def interpret(
 ) -> tuple[CheckpointInfo, dict[str, Tensor]]:
     """Find the metadata and the tensors of the bare network in a foreign file.
 
-    Args:
-        content: The content of the file: a state dict, or a dict that holds one.
-        source: The origin of the content, for errors.
-        architecture: The architecture; by default the one that the file names.
-        num_classes: The number of classes that the file must have.
-        normalize: The normalisation; by default that of the file, else that of its system.
-
-    Raises:
-        CheckpointError: The file has no state dict, names no known architecture, or contradicts ``num_classes``.
-        UsageError: ``architecture`` or ``normalize`` is invalid.
+    By default, the architecture is the one that the file names, and the normalisation that of the file, else that of
+    its system. A file that contradicts ``num_classes`` is refused.
     """
     state, arch, extra = _state_dict(content, source)
     tensors, front = _split(state, source)
@@ -144,6 +131,13 @@ def _state_dict(content: object, source: str) -> tuple[dict[str, Tensor], str | 
                 "dense copy."
             )
     return dict(state), arch, extra
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Whether a tensor is dense, on the CPU, and stores all its values; an expanded one can claim any size."""
+    if tensor.layout is not torch.strided or tensor.device.type != "cpu":
+        return False
+    return tensor.numel() * tensor.element_size() <= tensor.untyped_storage().nbytes()
 
 
 def _split(state: Mapping[str, Tensor], source: str) -> tuple[dict[str, Tensor], dict[str, Tensor] | None]:

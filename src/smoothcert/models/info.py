@@ -16,33 +16,22 @@ from smoothcert.models.registry import find_model
 from smoothcert.types import CheckpointError, UsageError
 
 FORMAT_VERSION = 1
-MOST_CLASSES = 1_000_000
+MOST_CLASSES = 1_000_000  # sanity limits for values read from files, which would otherwise allocate memory
 LONGEST_SIDE = 100_000
-"""Sanity limits for values read from files, which would otherwise allocate memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointInfo:
-    """The metadata of a checkpoint: how to rebuild the model, and the noise of its training.
+    """The metadata of a checkpoint: how to rebuild the model, and the noise of its training."""
 
-    Attributes:
-        architecture: A key of ``MODELS``; the name of an earlier system is replaced by ours.
-        input_shape: The (channels, height, width) of one input.
-        sigma: The Gaussian noise of the training; None if it is unknown or another noise.
-        noise: The noise of the training as ``Noise.config`` returns it; None in files of earlier systems and versions.
-        input_range: The smallest and largest value of an input before normalisation.
-        normalize: The (mean, std) pair of the normalisation layer, or None without one.
-        extra: Other JSON values, such as the recipe or the accuracy.
-    """
-
-    architecture: str
+    architecture: str  # a key of MODELS; the name of an earlier system is replaced by ours
     num_classes: int
-    input_shape: tuple[int, int, int]
-    sigma: float | None = None
-    noise: Mapping[str, str | int | float] | None = None
-    input_range: tuple[float, float] = (0.0, 1.0)
+    input_shape: tuple[int, int, int]  # channels, height, width
+    sigma: float | None = None  # the Gaussian noise of the training; None if it is unknown or another noise
+    noise: Mapping[str, str | int | float] | None = None  # as Noise.config returns it; None in files without it
+    input_range: tuple[float, float] = (0.0, 1.0)  # before normalisation
     normalize: Normalization | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)  # other JSON values, such as the recipe or the accuracy
     format_version: int = FORMAT_VERSION
 
     def __post_init__(self) -> None:
@@ -73,17 +62,7 @@ class CheckpointInfo:
         noise: Mapping[str, str | int | float] | None = None,
         extra: Mapping[str, Any] | None = None,
     ) -> CheckpointInfo:
-        """Return the metadata of a model that ``build`` returns for these arguments.
-
-        Args:
-            architecture: As ``name`` in ``build``.
-            num_classes: As in ``build``.
-            in_channels: As in ``build``.
-            normalize: As in ``build``.
-            sigma: The Gaussian noise of the training; not needed together with ``noise``.
-            noise: The noise of the training as ``Noise.config`` returns it.
-            extra: Other JSON values.
-        """
+        """Return the metadata of a model that ``build`` returns; ``sigma`` is not needed together with ``noise``."""
         model = find_model(architecture)
         named = None if noise is None else noise.get("sigma")
         if sigma is None and isinstance(named, (int, float)):
@@ -109,11 +88,7 @@ class CheckpointInfo:
 
     @classmethod
     def from_json(cls, text: str, source: str) -> CheckpointInfo:
-        """Read the output of ``to_json``; ``source`` is its origin, for errors.
-
-        Raises:
-            CheckpointError: The text is invalid, or of a newer format version.
-        """
+        """Read the output of ``to_json``; ``source`` is its origin, for errors."""
         try:
             raw = parse_json(text)
             version = raw.get("format_version") if isinstance(raw, dict) else None

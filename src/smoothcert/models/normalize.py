@@ -36,9 +36,6 @@ PRESETS: dict[str, Normalization] = {
 def normalization(spec: NormalizeSpec, channels: int) -> Normalization | None:
     """Return the mean and standard deviation of a specification, or None for no normalisation.
 
-    Raises:
-        UsageError: An unknown name, another number of values, a value that is not finite or a std that is not positive.
-
     Example:
         >>> normalization("mnist", 1)
         ((0.1307,), (0.3081,))

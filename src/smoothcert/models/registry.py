@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+import torch
 from torch import nn
 
 from smoothcert.models.dncnn import DnCNN
@@ -18,18 +19,12 @@ from smoothcert.types import UsageError, unknown_name
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """An architecture.
-
-    Attributes:
-        builder: Returns the network for a number of classes and of input channels.
-        input_shape: The (channels, height, width) of one input.
-        num_classes: The default number of classes.
-    """
+    """An architecture."""
 
     name: str
-    builder: Callable[[int, int], nn.Module]
-    input_shape: tuple[int, int, int]
-    num_classes: int
+    builder: Callable[[int, int], nn.Module]  # from the numbers of classes and of input channels
+    input_shape: tuple[int, int, int]  # channels, height, width
+    num_classes: int  # the default
 
 
 MODELS: dict[str, ModelInfo] = {
@@ -68,11 +63,7 @@ ALIASES: dict[str, tuple[str, int]] = {
 
 
 def find_model(name: str) -> ModelInfo:
-    """Find an architecture by a key of ``MODELS``, ``DENOISERS`` or ``ALIASES``.
-
-    Raises:
-        UsageError: The name is unknown.
-    """
+    """Find an architecture by a key of ``MODELS``, ``DENOISERS`` or ``ALIASES``."""
     if name in ALIASES:
         own, num_classes = ALIASES[name]
         return dataclasses.replace(MODELS[own], num_classes=num_classes)
@@ -88,9 +79,7 @@ def build(
     """Build a classifier with new weights.
 
     Args:
-        name: A key of ``MODELS`` or ``ALIASES``.
-        num_classes: The number of classes; by default that of the architecture.
-        in_channels: The number of input channels; by default that of the architecture.
+        name: A key of ``MODELS`` or ``ALIASES``; the architecture also has the default numbers of classes and channels.
         normalize: A preset's name, a (mean, std) pair per channel, or None for no normalisation.
 
     Returns:
@@ -113,11 +102,7 @@ def build(
 
 
 def build_denoiser(name: str, *, in_channels: int | None = None) -> nn.Module:
-    """Build a denoiser with new weights, which leaves images unchanged.
-
-    Args:
-        name: A key of ``DENOISERS``.
-        in_channels: The number of channels of an image; by default that of the architecture.
+    """Build a denoiser (a key of ``DENOISERS``) with new weights, which leaves images unchanged.
 
     Example:
         >>> sum(p.numel() for p in build_denoiser("dncnn", in_channels=1).parameters())
@@ -134,3 +119,9 @@ def _channels(info: ModelInfo, in_channels: int | None) -> int:
     if channels < 1:
         raise UsageError(f"in_channels must be at least 1, not {channels}.")
     return channels
+
+
+def skeleton(architecture: str, num_classes: int, in_channels: int) -> nn.Module:
+    """Build the bare network on the meta device: without memory and without random numbers."""
+    with torch.device("meta"):
+        return find_model(architecture).builder(num_classes, in_channels)

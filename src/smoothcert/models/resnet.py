@@ -71,12 +71,8 @@ Block: TypeAlias = type[BasicBlock] | type[Bottleneck]
 class ResNet(nn.Module):
     """A stem, stages ``layer1``, ``layer2``, … that halve the image and double the width, and one linear layer.
 
-    Args:
-        block: The kind of residual block.
-        depths: The number of blocks of each stage.
-        width: The channels of the stem and of the first stage.
-        stem: The layers ``conv1`` and ``maxpool`` in front of the first stage.
-        num_classes: The number of classes.
+    ``depths`` are the numbers of blocks of the stages, ``width`` the channels of the stem and of the first stage, and
+    ``stem`` the layers ``conv1`` and ``maxpool``.
     """
 
     def __init__(

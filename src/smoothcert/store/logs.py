@@ -81,11 +81,6 @@ def _seconds(text: str) -> float:
     return float(text)
 
 
-def _known(parse: Parser) -> Parser:
-    """Return a parser that also accepts an empty field, which means unknown."""
-    return lambda text: parse(text) if text else None
-
-
 _WHOLE = ("-?[0-9]{1,18}", "is not a whole number", int)
 _NOT_NEGATIVE = (lambda value: value >= 0, "is negative")
 _FINITE = (math.isfinite, "is not a finite number")
@@ -112,8 +107,7 @@ _METADATA: dict[str, tuple[Parser, Any]] = {
     "alpha": (_probability, pa.float64()),
     "n": (_natural, pa.int64()),
 }
-METADATA = tuple(_METADATA)
-"""The columns after the six classic ones; an empty field is unknown."""
+METADATA = tuple(_METADATA)  # the columns after the six classic ones; an empty field is unknown
 
 _ALIASES = {
     "idx": "index",
@@ -132,10 +126,9 @@ _PARSERS: dict[str, tuple[Parser, Any]] = {
     "clean_predict": (_answer, pa.int64()),
     "clean_correct": (_flag, pa.bool_()),
     **{name: (_number, pa.float64()) for name in ("mean", "std", "min", "max")},
-    **{name: (_known(parse), kind) for name, (parse, kind) in _METADATA.items()},
+    **_METADATA,
 }
-LOG_TYPES = {name: kind for name, (_, kind) in _PARSERS.items()}
-"""The types of the columns of a log."""
+LOG_TYPES = {name: kind for name, (_, kind) in _PARSERS.items()}  # the types of the columns of a log
 
 # The first kind whose columns are all there is the kind of the log.
 _NEEDED = {
@@ -190,10 +183,11 @@ def read_log(path: str | os.PathLike[str]) -> Log:
         if len(fields) != len(columns):
             many = f"{len(fields)} fields, but the header has {len(columns)} columns"
             raise LogError(f"{where}: {_quote(text)} has {many}.")
-        row = {}
+        row: dict[str, Any] = {}
         for column, field in zip(columns, fields, strict=True):
             try:
-                row[column.name] = column.parse(field)
+                unknown = not field and column.name in METADATA
+                row[column.name] = None if unknown else column.parse(field)
             except ValueError as error:
                 raise column.error(where, field, str(error)) from None
         first = seen.setdefault(row["index"], number)
@@ -274,7 +268,6 @@ def write_log(path: str | os.PathLike[str], rows: Iterable[Mapping[str, Any]], *
     Radii are rounded down to six decimals; abstentions are -1 with radius 0.0. The file is written atomically.
 
     Args:
-        path: The file.
         rows: Mappings with ``index``, ``label``, ``predict``, ``radius`` and ``seconds``, and those of ``METADATA``
             that are known; other keys are ignored.
         classic: Whether to write the first six columns only, for scripts that expect no others.

@@ -15,11 +15,7 @@ from smoothcert.types import RunError, UsageError
 
 
 def merge_runs(runs: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str]) -> Run:
-    """Unite all shards of a run into the run that one process would have written.
-
-    Args:
-        runs: The run folders of the shards, in any order.
-        output: The folder of the united run; new or empty.
+    """Unite all shards of a run, in any order, into the run that one process would have written.
 
     Raises:
         UsageError: If a run is named twice or is not a shard.

@@ -17,10 +17,9 @@ from smoothcert.types import RunError, UsageError
 
 
 def noisy_copies(run: Run, row: Mapping[str, Any], x: Tensor, count: int) -> Tensor:
-    """Draw the first noisy copies of an input among its estimation samples.
+    """Draw the first noisy copies of an input among its estimation samples again.
 
     Args:
-        run: The run.
         row: The input's row of ``run.rows()``.
         x: The input, as the classifier received it.
         count: How many copies, at most those that were drawn.

@@ -16,8 +16,7 @@ from smoothcert.types import ABSTAIN, LARGEST_RADIUS, Arithmetic, Certificate, G
 
 Row = dict[str, Any]
 
-ANSWERS = ("index", "label", "predict", "radius")
-"""The columns that certified accuracy needs."""
+ANSWERS = ("index", "label", "predict", "radius")  # the columns that certified accuracy needs
 
 _votes = pa.list_(pa.int64())
 SCHEMA = pa.schema(
@@ -111,12 +110,9 @@ def mistyped_row(rows: Sequence[Row]) -> int | None:
 
 
 def check_rows(table: pa.Table, *, num_classes: int | None = None, needs_norm: bool = False) -> None:
-    """Raise ``ValueError`` if a row is invalid; columns that are missing are not checked.
+    """Raise ``ValueError`` if a row of :func:`typed` rows is invalid; columns that are missing are not checked.
 
-    Args:
-        table: Rows with the types of a run.
-        num_classes: The number of classes, if known.
-        needs_norm: Whether every row must have a norm; rows of imported logs may lack it.
+    ``needs_norm`` is whether every row must have a norm; rows of imported logs may lack it.
     """
     if not len(table):
         return

@@ -27,10 +27,8 @@ from smoothcert.files import TEMPORARIES, temporary_beside
 from smoothcert.store import pending, run_json
 from smoothcert.store.parts import parts_of, read_part, write_part
 from smoothcert.store.pending import PendingFile, read_pending
-from smoothcert.store.rows import SCHEMA, Row, certificate_row, check_rows
+from smoothcert.store.rows import SCHEMA, Row, check_rows
 from smoothcert.types import RunError
-
-__all__ = ["SCHEMA", "Row", "Run", "RunWriter", "certificate_row", "flat_config", "load_run", "open_run", "write_run"]
 
 ROWS_PER_PART = 1000
 _LOCK = ".lock"
@@ -121,11 +119,7 @@ class Run:
 
 
 def load_run(path: str | os.PathLike[str]) -> Run:
-    """Open a run folder for reading; another process may still write to it.
-
-    Raises:
-        RunError: If it is not a run, is damaged, or was written by a newer version.
-    """
+    """Open a run folder for reading; another process may still write to it."""
     folder = Path(path)
     return Run(folder, run_json.read_info(folder))
 
@@ -136,11 +130,11 @@ class RunWriter:
     def __init__(self, run: Run) -> None:
         self.run = run
         self._config = run_json.config_digest(run.config)
-        parts = parts_of(run.path)
         sealed: dict[int, Path] = {}
-        for part in parts:
+        self._next_part = 0
+        for part in parts_of(run.path):
+            self._next_part = max(self._next_part, 1 + _number(part))
             _note(part, read_part(part, columns=["index"]), sealed)
-        self._next_part = 1 + max((int(part.stem.removeprefix("part-")) for part in parts), default=-1)
         self._pending = PendingFile(run.path, self._config)
         if self._pending.torn:
             warnings.warn(f"{self._pending.path} ends in the middle of a row, which is computed again.", stacklevel=2)
@@ -187,7 +181,6 @@ def open_run(
     """Create a run folder, or continue an existing one.
 
     Args:
-        path: The folder.
         config: What decides the rows; must equal the configuration of a run that is already there.
         session: Other facts (versions, batch size, checkpoint file), which ``run.json`` lists for each session.
 
@@ -292,16 +285,9 @@ def write_run(
     config: Mapping[str, Any],
     session: Mapping[str, Any] | Sequence[Mapping[str, Any]],
 ) -> Run:
-    """Store finished rows (an imported log, or united shards) as a run folder, atomically.
+    """Store finished rows (an imported log, or united shards) as a new run folder, atomically.
 
-    Args:
-        path: The folder.
-        rows: One table or several; each becomes a part before the next one is requested.
-        config: The configuration.
-        session: The session, or several.
-
-    Raises:
-        RunError: If the folder is not new or empty, or cannot be written.
+    Each table of ``rows`` becomes a part before the next one is requested.
     """
     folder = Path(path)
     refuse_existing(folder)
@@ -326,6 +312,16 @@ def refuse_existing(folder: Path) -> None:
     """Refuse a path that exists and is not an empty folder."""
     if folder.exists() and not _holds_only(folder, {_LOCK}):
         raise RunError(f"{folder} exists already; choose a new or empty folder.")
+
+
+def _number(part: Path) -> int:
+    try:
+        return int(part.stem.removeprefix("part-"))
+    except ValueError:
+        raise RunError(
+            f"{part} is not named like the parts of a run, such as part-000000.parquet; rename it, or move it out of "
+            "the run folder."
+        ) from None
 
 
 def _note(part: Path, table: pa.Table, seen: dict[int, Path]) -> None:

@@ -148,7 +148,12 @@ def read_info(folder: Path) -> dict[str, Any]:
         version = int(info["format"])
         if not isinstance(info["config"]["kind"], str):
             raise TypeError("its config has no kind")
-        damage = _info_damage(info, text)
+        rest = {key: value for key, value in info.items() if key != "sha256"}
+        damage = ""
+        if "sha256" in info and _info_text(rest) != text:  # files of earlier versions have no checksum
+            damage = "its checksum differs"
+        if unknown := rest.keys() - {"format", "config", "sessions"}:
+            damage = f"it has an unknown entry {min(unknown)}"
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise _damaged_info(folder, str(error)) from error
     if version > FORMAT:
@@ -156,7 +161,7 @@ def read_info(folder: Path) -> dict[str, Any]:
         raise RunError(f"{folder} was written by a newer smoothcert (run format {version}){doubt}; update to read it.")
     if damage:
         raise _damaged_info(folder, damage)
-    return {key: info[key] for key in info if key != "sha256"}
+    return rest
 
 
 def write_info(folder: Path, config: Mapping[str, Any], sessions: Sequence[Any]) -> None:
@@ -214,15 +219,6 @@ def _info_text(info: Mapping[str, Any]) -> str:
     """Write ``run.json`` as text; its last entry is the SHA-256 of the text without that entry."""
     plain = json.dumps(info, indent=2) + "\n"
     return json.dumps({**info, "sha256": hashlib.sha256(plain.encode()).hexdigest()}, indent=2) + "\n"
-
-
-def _info_damage(info: dict[str, Any], text: str) -> str | None:
-    """Return the damage of ``run.json``, if any; files of earlier versions have no checksum."""
-    rest = {key: value for key, value in info.items() if key != "sha256"}
-    unknown = rest.keys() - {"format", "config", "sessions"}
-    if unknown:
-        return f"it has an unknown entry {min(unknown)}"
-    return "its checksum differs" if "sha256" in info and _info_text(rest) != text else None
 
 
 def _damaged_info(folder: Path, reason: str) -> RunError:

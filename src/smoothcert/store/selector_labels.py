@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from smoothcert.store.run import Row, Run
+from smoothcert.store.rows import Row
+from smoothcert.store.run import Run
 from smoothcert.types import RunError, UsageError
 
 Indices = NDArray[np.int64]

@@ -20,14 +20,13 @@ from torch import Tensor, nn
 from smoothcert.classifiers.ensemble import VOTES, Ensemble
 from smoothcert.classifiers.modes import intra_op_threads
 from smoothcert.evaluate.cluster.connection import TRIES, Cluster, worker_error
-from smoothcert.evaluate.cluster.worker import pack, unpack
+from smoothcert.evaluate.cluster.pool import pack, unpack
 from smoothcert.noise import invalid_rows
 from smoothcert.sampling.copies import Copies, NoisyCopies
 from smoothcert.sampling.runtimes import Runtime, prepare
 from smoothcert.types import SmoothcertError, UsageError
 
-BATCHES = 8
-"""How many batches of a member one message requests."""
+BATCHES = 8  # how many batches of a member one message requests
 
 
 @contextmanager
@@ -36,11 +35,7 @@ def distributed_ensemble(
 ) -> Iterator[Runtime]:
     """Share the members of an ensemble between workers, by default one for each member.
 
-    Args:
-        cluster: The cluster.
-        model: The ensemble.
-        x: An input.
-        like, options: How to run members, as for :func:`smoothcert.sampling.runtimes.prepare`.
+    ``x`` is an input; ``like`` and ``options`` are those of :func:`smoothcert.sampling.runtimes.prepare`.
 
     Yields:
         A runtime of the ensemble with the same votes as in one process; ``notes["member"]`` has the members' settings.
