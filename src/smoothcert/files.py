@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from smoothcert.types import SmoothcertError
+from smoothcert.types import SmoothcertError, StrPath
 
 TEMPORARIES = ".*.tmp"
 """The pattern of the names of temporary files."""
@@ -45,7 +45,7 @@ def temporary_beside(path: Path) -> Path:
 
 
 @contextmanager
-def saving(path: str | os.PathLike[str]) -> Iterator[Path]:
+def saving(path: StrPath) -> Iterator[Path]:
     """Write a file that the user named, as :func:`replacing` does, or explain the error; ``-`` is standard output."""
     path = Path(path)
     try:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import ROUND_FLOOR, Decimal
 from enum import Enum
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
+
+StrPath: TypeAlias = str | os.PathLike[str]
 
 ABSTAIN = -1
 """The label of an abstention; never a class."""

@@ -33,7 +33,7 @@ from safetensors.numpy import save_file
 from torch import Tensor
 
 from smoothcert.files import parse_json, replacing
-from smoothcert.types import ABSTAIN, Norm, RunError, UsageError
+from smoothcert.types import ABSTAIN, Norm, RunError, StrPath, UsageError
 
 _METADATA_KEY = "smoothcert_memory"
 _FORMAT = 1
@@ -77,7 +77,7 @@ class Memory:
         3
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+    def __init__(self, path: StrPath | None = None) -> None:
         self.owner: dict[str, Any] | None = None
         self._warned = False
         self._count = 0
@@ -162,7 +162,7 @@ class Memory:
             self._append(vector, ball.label, ball.radius)
         return ball
 
-    def save(self, path: str | os.PathLike[str] | None = None) -> None:
+    def save(self, path: StrPath | None = None) -> None:
         """Write all balls to one safetensors file, atomically.
 
         Args:

@@ -17,8 +17,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from smoothcert.data.archive import SUFFIXES, unpack
 from smoothcert.data.loading import load
-from smoothcert.data.registry import DATASETS, IDENTITY, DatasetInfo, RemoteFile, StrPath, resolve_root
-from smoothcert.types import DataError, unknown_name
+from smoothcert.data.registry import DATASETS, IDENTITY, DatasetInfo, RemoteFile, resolve_root
+from smoothcert.types import DataError, StrPath, unknown_name
 
 ATTEMPTS = 4
 PAUSE_SECONDS = 1.0

@@ -15,8 +15,8 @@ from smoothcert.data.base import ArrayDataset, Arrays, Dataset, check_labels
 from smoothcert.data.cifar import cifar_files, read_cifar
 from smoothcert.data.idx import idx_files, read_idx
 from smoothcert.data.npz import load_npz
-from smoothcert.data.registry import DATASETS, IDENTITY, DatasetInfo, StrPath, Variant, locate, resolve_root
-from smoothcert.types import DataError, UsageError, unknown_name, wrong_path
+from smoothcert.data.registry import DATASETS, IDENTITY, DatasetInfo, Variant, locate, resolve_root
+from smoothcert.types import DataError, StrPath, UsageError, unknown_name, wrong_path
 
 
 def load(name: StrPath, *, split: str = "test", root: StrPath | None = None) -> Dataset:

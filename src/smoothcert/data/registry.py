@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pooch
 
-from smoothcert.types import DataError
+from smoothcert.types import DataError, StrPath
 
-StrPath = str | os.PathLike[str]
 Variant = Sequence[Sequence[str]]  # a set of files; each is a list of accepted names, the preferred one first
 IDENTITY = "identity"  # the name of the clean set of a suite of corruptions
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from smoothcert.data.base import Dataset
 from smoothcert.data.corruptions import CORRUPTIONS, SEVERITIES, Corrupted, check_severity
 from smoothcert.data.loading import load
-from smoothcert.data.registry import DATASETS, IDENTITY, StrPath
-from smoothcert.types import UsageError, unknown_name
+from smoothcert.data.registry import DATASETS, IDENTITY
+from smoothcert.types import StrPath, UsageError, unknown_name
 
 
 @dataclass(frozen=True)

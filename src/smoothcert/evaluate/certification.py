@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from smoothcert.store.parts import parts_of, read_part
 from smoothcert.store.pending import read_pending
 from smoothcert.store.rows import certificate_row
 from smoothcert.store.run import Run, load_run
-from smoothcert.types import Guarantee, UsageError
+from smoothcert.types import Guarantee, StrPath, UsageError
 
 
 def certify_dataset(
@@ -27,7 +26,7 @@ def certify_dataset(
     dataset: Indexable,
     procedure: Procedure,
     *,
-    run: str | os.PathLike[str],
+    run: StrPath,
     every: int = 1,
     start: int = 0,
     stop: int | None = None,
@@ -116,7 +115,7 @@ def run_config(
     }
 
 
-def known_seed(run: str | os.PathLike[str]) -> int | None:
+def known_seed(run: StrPath) -> int | None:
     """Return the seed of the run in a folder, or a fresh one; None for a run merged from several seeds."""
     folder = Path(run)
     if (folder / "run.json").exists():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import platform
 import time
 from collections import Counter, deque
@@ -27,7 +26,7 @@ from smoothcert.progress import Bar
 from smoothcert.sampling.copies import input_digest
 from smoothcert.store.rows import Row
 from smoothcert.store.run import Run, load_run, open_run
-from smoothcert.types import ABSTAIN, Certificate, Outcome, RunError
+from smoothcert.types import ABSTAIN, Certificate, Outcome, RunError, StrPath
 
 USUAL_SAMPLES = 100_000  # per input in the papers; the progress bar compares early decisions with them
 COMPARED_INPUTS = 16  # about how many inputs of a resumed run are compared with the dataset
@@ -137,7 +136,7 @@ def _remembered(memory: Memory, answers: Answers, order: deque[tuple[int, Tensor
 
 
 def fill_run(
-    folder: str | os.PathLike[str],
+    folder: StrPath,
     dataset: Indexable,
     indices: Sequence[int],
     config: Mapping[str, Any],
@@ -204,9 +203,7 @@ def fill_run(
     return load_run(folder)
 
 
-def refuse_other_data(
-    folder: str | os.PathLike[str], dataset: Indexable, rows: Sequence[Mapping[str, Any]], compared: int
-) -> None:
+def refuse_other_data(folder: StrPath, dataset: Indexable, rows: Sequence[Mapping[str, Any]], compared: int) -> None:
     """Compare some inputs of a run with the dataset, and refuse one that has changed."""
     known = [row for row in rows if row.get("input")]
     for row in known[:: max(len(known) // compared, 1)]:

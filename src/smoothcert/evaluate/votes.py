@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -38,7 +37,7 @@ from smoothcert.store.result import vote_matrix
 from smoothcert.store.rows import Row
 from smoothcert.store.run import Run, differences, load_run
 from smoothcert.store.run_json import VOTES
-from smoothcert.types import ABSTAIN, Certificate, Prediction, RunError, SmoothcertError, UsageError, Votes
+from smoothcert.types import ABSTAIN, Certificate, Prediction, RunError, SmoothcertError, StrPath, UsageError, Votes
 
 COMPARED_INPUTS = 1000  # of a folder with the dataset
 _ALL: dict[str, Any] = {"every": 1, "start": 0, "stop": None}
@@ -77,7 +76,7 @@ def count_votes(
     dataset: Indexable,
     n: int,
     *,
-    folder: str | os.PathLike[str] | None = None,
+    folder: StrPath | None = None,
     seed: int = 0,
     stage: int = PREDICTION,
     title: str = "count votes",
@@ -144,7 +143,7 @@ def clean_decisions(
     num_classes: int,
     batch_size: int,
     device: torch.device | str = "cpu",
-    folder: str | os.PathLike[str] | None = None,
+    folder: StrPath | None = None,
     progress: bool = False,
 ) -> Counts:
     """Return the class that a black-box classifier assigns to each input without noise.
@@ -202,7 +201,7 @@ def _decisions(classifier: Callable[[Tensor], Tensor], x: Tensor, num_classes: i
 
 
 def _stored(
-    folder: str | os.PathLike[str],
+    folder: StrPath,
     dataset: Indexable,
     config: Mapping[str, Any],
     session: Mapping[str, Any],
@@ -224,7 +223,7 @@ def _stored(
     raise RunError(f"{folder} holds invalid votes; delete it to count them again.")
 
 
-def _finished(folder: str | os.PathLike[str], dataset: Indexable, config: Mapping[str, Any]) -> Run | None:
+def _finished(folder: StrPath, dataset: Indexable, config: Mapping[str, Any]) -> Run | None:
     """Return the run of a folder if it has all votes, without locking it."""
     if not (Path(folder) / "run.json").exists():
         return None

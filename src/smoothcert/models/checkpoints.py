@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from smoothcert.models.foreign import interpret, is_plain, unpickle
 from smoothcert.models.info import CheckpointInfo
 from smoothcert.models.normalize import Normalize, NormalizeSpec, normalization
 from smoothcert.models.registry import DENOISERS, find_model, skeleton
-from smoothcert.types import CheckpointError, UsageError, wrong_path
+from smoothcert.types import CheckpointError, StrPath, UsageError, wrong_path
 
 _SUFFIX = ".safetensors"
 _PREFERRED = ("best.safetensors", "last.safetensors")
@@ -53,7 +52,7 @@ class Checkpoint(CheckpointSummary):
     model: nn.Module  # in eval mode, with its normalisation
 
 
-def save_checkpoint(path: str | os.PathLike[str], model: nn.Module, metadata: CheckpointInfo) -> Path:
+def save_checkpoint(path: StrPath, model: nn.Module, metadata: CheckpointInfo) -> Path:
     """Write a model as ``build`` returns it and its metadata atomically as one ``.safetensors`` file.
 
     The file holds the tensors of the bare network; the normalisation is in the metadata. The folder is created if it is
@@ -81,7 +80,7 @@ def save_checkpoint(path: str | os.PathLike[str], model: nn.Module, metadata: Ch
 
 
 def load_checkpoint(
-    path: str | os.PathLike[str],
+    path: StrPath,
     *,
     architecture: str | None = None,
     num_classes: int | None = None,
@@ -112,7 +111,7 @@ def load_checkpoint(
 
 
 def load_model(
-    path: str | os.PathLike[str],
+    path: StrPath,
     *,
     architecture: str | None = None,
     num_classes: int | None = None,
@@ -122,12 +121,12 @@ def load_model(
     return load_checkpoint(path, architecture=architecture, num_classes=num_classes, normalize=normalize).model
 
 
-def describe(path: str | os.PathLike[str], *, architecture: str | None = None) -> CheckpointSummary:
+def describe(path: StrPath, *, architecture: str | None = None) -> CheckpointSummary:
     """Check and describe a checkpoint; arguments and errors are those of ``load_checkpoint``."""
     return _load(path, architecture, None, None)[0]
 
 
-def load_denoiser(path: str | os.PathLike[str]) -> nn.Module:
+def load_denoiser(path: StrPath) -> nn.Module:
     """Load a denoiser of ours or of Salman et al. (2020) in eval mode on the CPU, without running code in the file.
 
     Raises:
@@ -154,7 +153,7 @@ def load_denoiser(path: str | os.PathLike[str]) -> nn.Module:
     return network.eval()
 
 
-def _find(path: str | os.PathLike[str]) -> Path:
+def _find(path: StrPath) -> Path:
     """Return the file, or the best, last or only checkpoint of a folder."""
     path = Path(path)
     if not path.is_dir():
@@ -180,7 +179,7 @@ def _read(path: Path) -> bytes:
 
 
 def _load(
-    path: str | os.PathLike[str], architecture: str | None, num_classes: int | None, normalize: NormalizeSpec
+    path: StrPath, architecture: str | None, num_classes: int | None, normalize: NormalizeSpec
 ) -> tuple[CheckpointSummary, nn.Module, dict[str, Tensor]]:
     """Return the summary, the network without values, and its checked weights."""
     file = _find(path)

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from smoothcert.data.layout import StrPath
 from smoothcert.noise import Noise
 from smoothcert.noise.base import shortened
 from smoothcert.report.metrics import (
@@ -38,7 +37,7 @@ from smoothcert.stats.decisions import (
 from smoothcert.store import LogKind, Result, load_result
 from smoothcert.store.outcomes import UNKNOWN, Metadata, Outcomes, read_metadata, read_norm
 from smoothcert.store.result import CERTIFICATION, ENTROPIES, SELECTION, natural_count, no_rows
-from smoothcert.types import ABSTAIN, CERTIFIER, CORE, Guarantee, Norm, RunError, UsageError
+from smoothcert.types import ABSTAIN, CERTIFIER, CORE, Guarantee, Norm, RunError, StrPath, UsageError
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

@@ -11,13 +11,12 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from smoothcert.data.layout import StrPath
 from smoothcert.report.metrics import acr_text, average_certified_radius, certified_counts, common_norm
 from smoothcert.report.notes import Subject
 from smoothcert.report.tables.accuracy import rounded
 from smoothcert.store import Outcomes, Result, flat_config, load_run
 from smoothcert.store.result import distinct_names, results_in
-from smoothcert.types import Norm, UsageError
+from smoothcert.types import Norm, StrPath, UsageError
 
 IDENTITY = "identity"
 """The name of the clean set, which is in no mean."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from smoothcert.data.layout import StrPath
 from smoothcert.noise import Noise
 from smoothcert.report.metrics import NORM_TEXT
 from smoothcert.store import LogKind, Result, find_results
 from smoothcert.store.outcomes import read_norm
-from smoothcert.types import ABSTAIN, UsageError
+from smoothcert.types import ABSTAIN, StrPath, UsageError
 
 
 def find_pilot(path: StrPath) -> Result:

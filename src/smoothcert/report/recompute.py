@@ -9,13 +9,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from smoothcert.data.layout import StrPath
 from smoothcert.noise import Gaussian, Noise
 from smoothcert.stats.decisions import certified_class, guess_and_bound
 from smoothcert.store import Outcomes, Result, Run, find_results
 from smoothcert.store.outcomes import read_metadata
 from smoothcert.store.result import natural_count, no_rows, vote_matrix
-from smoothcert.types import Guarantee, Norm, RunError, UsageError
+from smoothcert.types import Guarantee, Norm, RunError, StrPath, UsageError
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

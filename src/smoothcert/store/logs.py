@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import math
 import operator
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from smoothcert.types import (
     Guarantee,
     LogError,
     Norm,
+    StrPath,
     UsageError,
     radius_text,
     wrong_path,
@@ -151,7 +151,7 @@ class _Column:
         return LogError(f"{where}, column {self.number} ({self.spelling}): {_quote(text)} {problem}.")
 
 
-def read_log(path: str | os.PathLike[str]) -> Log:
+def read_log(path: StrPath) -> Log:
     """Read a log of an earlier system, with its columns in any order.
 
     Radii are read as printed: most published logs have three significant digits, rounded to nearest. Unknown columns
@@ -262,7 +262,7 @@ def _quote(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:59] + "…")
 
 
-def write_log(path: str | os.PathLike[str], rows: Iterable[Mapping[str, Any]], *, classic: bool = False) -> None:
+def write_log(path: StrPath, rows: Iterable[Mapping[str, Any]], *, classic: bool = False) -> None:
     """Write a certification log: ``idx label predict radius correct time``, then the columns of ``METADATA``.
 
     Radii are rounded down to six decimals; abstentions are -1 with radius 0.0. The file is written atomically.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -11,10 +10,10 @@ from typing import Any
 from smoothcert.data.subset import select, take_shard, whole_selection
 from smoothcert.store.run import Run, differences, load_run, refuse_existing, write_run
 from smoothcert.store.run_json import refuse_other_answers
-from smoothcert.types import RunError, UsageError
+from smoothcert.types import RunError, StrPath, UsageError
 
 
-def merge_runs(runs: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str]) -> Run:
+def merge_runs(runs: Sequence[StrPath], output: StrPath) -> Run:
     """Unite all shards of a run, in any order, into the run that one process would have written.
 
     Raises:

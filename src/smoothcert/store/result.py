@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -25,7 +24,7 @@ from smoothcert.store.outcomes import METADATA_COLUMNS, Origin, Outcomes
 from smoothcert.store.rows import ANSWERS
 from smoothcert.store.run import Run, load_run
 from smoothcert.store.run_json import RunSettings
-from smoothcert.types import Norm, RunError, UsageError
+from smoothcert.types import Norm, RunError, StrPath, UsageError
 
 _FIRST = {name: fields(noise)[0].name for name, noise in NOISES.items()}
 SCALES = {name: (first, NOISES[name].symbol or first) for name, first in _FIRST.items()}
@@ -249,7 +248,7 @@ def _training(run: Run) -> list[Mapping[str, Any]]:
     return []
 
 
-def load_result(path: str | os.PathLike[str]) -> Result:
+def load_result(path: StrPath) -> Result:
     """Open a run folder or a log."""
     path = Path(path)
     if not path.exists():
@@ -260,7 +259,7 @@ def load_result(path: str | os.PathLike[str]) -> Result:
     return Result(log_name(path), read_log(path))
 
 
-def find_results(paths: Sequence[str | os.PathLike[str]]) -> list[Result]:
+def find_results(paths: Sequence[StrPath]) -> list[Result]:
     """Find runs and certification logs.
 
     Args:

@@ -28,7 +28,7 @@ from smoothcert.store import pending, run_json
 from smoothcert.store.parts import parts_of, read_part, write_part
 from smoothcert.store.pending import PendingFile, read_pending
 from smoothcert.store.rows import SCHEMA, Row, check_rows
-from smoothcert.types import RunError
+from smoothcert.types import RunError, StrPath
 
 ROWS_PER_PART = 1000
 _LOCK = ".lock"
@@ -118,7 +118,7 @@ class Run:
         return rows
 
 
-def load_run(path: str | os.PathLike[str]) -> Run:
+def load_run(path: StrPath) -> Run:
     """Open a run folder for reading; another process may still write to it."""
     folder = Path(path)
     return Run(folder, run_json.read_info(folder))
@@ -175,9 +175,7 @@ class RunWriter:
 
 
 @contextmanager
-def open_run(
-    path: str | os.PathLike[str], config: Mapping[str, Any], session: Mapping[str, Any]
-) -> Iterator[RunWriter]:
+def open_run(path: StrPath, config: Mapping[str, Any], session: Mapping[str, Any]) -> Iterator[RunWriter]:
     """Create a run folder, or continue an existing one.
 
     Args:
@@ -211,7 +209,7 @@ def open_run(
         lock.release()
 
 
-def clear_run(path: str | os.PathLike[str]) -> None:
+def clear_run(path: StrPath) -> None:
     """Delete a run folder, if it exists, unless it holds other files or another process writes to it."""
     folder = Path(path)
     if not folder.exists():
@@ -280,7 +278,7 @@ def _holds_only(folder: Path, names: set[str]) -> bool:
 
 
 def write_run(
-    path: str | os.PathLike[str],
+    path: StrPath,
     rows: pa.Table | Iterable[pa.Table],
     config: Mapping[str, Any],
     session: Mapping[str, Any] | Sequence[Mapping[str, Any]],

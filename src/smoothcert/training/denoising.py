@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -25,7 +24,7 @@ from smoothcert.training.loop import make_fabric, train
 from smoothcert.training.methods.base import Method, State, require
 from smoothcert.training.settings import TrainingSettings
 from smoothcert.training.sources import Source
-from smoothcert.types import unknown_name
+from smoothcert.types import StrPath, unknown_name
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -44,7 +43,7 @@ def train_denoiser(
     objective: str = "mse",
     mse_epochs: int | None = None,
     settings: TrainingSettings | None = None,
-    folder: str | os.PathLike[str] | None = None,
+    folder: StrPath | None = None,
     info: CheckpointInfo | None = None,
     fabric: Fabric | None = None,
     progress: bool = True,
@@ -195,7 +194,7 @@ def _decisions(
     classes: int,
     batch_size: int,
     device: torch.device,
-    folder: str | os.PathLike[str] | None,
+    folder: StrPath | None,
 ) -> Tensor:
     """Return the decisions of a black-box classifier on the training inputs, and store them in the folder."""
     inputs = list(zip(*dataset, strict=True)) if isinstance(dataset, tuple) else dataset

@@ -6,7 +6,6 @@ import copy
 import csv
 import hashlib
 import math
-import os
 import struct
 import time
 from collections.abc import Iterator, Mapping
@@ -34,7 +33,7 @@ from smoothcert.training.resume import Progress, Trained, load_progress, save_pr
 from smoothcert.training.settings import TrainingSettings
 from smoothcert.training.sigma import SIGMAS, InputSigmas, save_sigmas
 from smoothcert.training.sources import Batch, Source, flip_and_shift
-from smoothcert.types import SmoothcertError, UsageError
+from smoothcert.types import SmoothcertError, StrPath, UsageError
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -51,7 +50,7 @@ def train(
     method: Method,
     settings: TrainingSettings | None = None,
     *,
-    folder: str | os.PathLike[str] | None = None,
+    folder: StrPath | None = None,
     info: CheckpointInfo | None = None,
     soft_labels: Tensor | None = None,
     fabric: Fabric | None = None,

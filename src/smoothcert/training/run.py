@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +20,7 @@ from smoothcert.training.recipes import load_recipe
 from smoothcert.training.resume import FILE
 from smoothcert.training.settings import Recipe
 from smoothcert.training.sigma import SIGMAS
-from smoothcert.types import UsageError
+from smoothcert.types import StrPath, UsageError
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -29,10 +28,10 @@ if TYPE_CHECKING:
 
 def train_recipe(
     recipe: Recipe,
-    folder: str | os.PathLike[str],
+    folder: StrPath,
     *,
     find: Callable[[str], Recipe] = load_recipe,
-    root: str | os.PathLike[str] | None = None,
+    root: StrPath | None = None,
     fabric: Fabric | None = None,
     fresh: bool = False,
     progress: bool = True,
@@ -147,7 +146,7 @@ def soft_labels(
     *,
     n: int,
     num_classes: int,
-    folder: str | os.PathLike[str],
+    folder: StrPath,
     seed: int = 0,
     progress: bool = True,
     cluster: Cluster | None = None,

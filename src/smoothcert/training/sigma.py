@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +15,7 @@ from smoothcert.files import replacing
 from smoothcert.noise import Noise
 from smoothcert.sampling.seeds import MODELLING, block_seed
 from smoothcert.training.settings import DataDependentSigma
-from smoothcert.types import SmoothcertError
+from smoothcert.types import SmoothcertError, StrPath
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -75,7 +74,7 @@ def save_sigmas(path: Path, sigmas: Tensor) -> None:
         safetensors.torch.save_file({_KEY: sigmas.detach().cpu().contiguous().clone()}, temporary)
 
 
-def load_sigmas(path: str | os.PathLike[str]) -> Tensor:
+def load_sigmas(path: StrPath) -> Tensor:
     """Load the final noise scale of each training input, from its file or the folder of the training.
 
     Held-out inputs have the scale of the noise.

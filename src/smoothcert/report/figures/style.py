@@ -13,9 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from smoothcert.data.layout import StrPath
 from smoothcert.files import STANDARD_OUTPUT, saving
-from smoothcert.types import UsageError
+from smoothcert.types import StrPath, UsageError
 
 # Okabe and Ito's palette without yellow, which is too pale on white; the dashes distinguish curves in grey. Seven
 # colours and four dashes repeat together only after 28 curves.

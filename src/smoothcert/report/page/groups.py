@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from smoothcert.data.layout import StrPath
 from smoothcert.report.aces import Components, load_components
 from smoothcert.report.metrics import axis_norm
 from smoothcert.store import Result
-from smoothcert.types import Norm, UsageError
+from smoothcert.types import Norm, StrPath, UsageError
 
 IntArray = NDArray[np.int64]
 

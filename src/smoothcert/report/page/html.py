@@ -14,12 +14,12 @@ from importlib.metadata import version
 from importlib.resources import files
 from typing import Any
 
-from smoothcert.data.layout import StrPath
 from smoothcert.files import saving
 from smoothcert.report.page.groups import groups
 from smoothcert.report.page.images import BUDGET, FindDataset, ImageDataset, group_images
 from smoothcert.report.page.payload import group_payload
 from smoothcert.store import find_results
+from smoothcert.types import StrPath
 
 _SCRIPTS = ("data", "table", "curves", "aces", "noise", "explorer", "detail", "main")
 

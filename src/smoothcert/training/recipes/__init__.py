@@ -25,7 +25,7 @@ from smoothcert.noise import NOISES
 from smoothcert.training.methods import METHODS
 from smoothcert.training.recipes import text
 from smoothcert.training.settings import DataDependentSigma, Recipe, SoftLabels
-from smoothcert.types import UsageError, unknown_name
+from smoothcert.types import StrPath, UsageError, unknown_name
 
 _NAMED: dict[str, tuple[str, Mapping[str, type]]] = {"method": ("training method", METHODS), "noise": ("noise", NOISES)}
 """The groups of settings with a name: their description and registry."""
@@ -51,7 +51,7 @@ def recipe_names() -> list[str]:
     return sorted(_packaged())
 
 
-def load_recipe(name_or_path: str | os.PathLike[str], overrides: Mapping[str, Any] | Sequence[str] = ()) -> Recipe:
+def load_recipe(name_or_path: StrPath, overrides: Mapping[str, Any] | Sequence[str] = ()) -> Recipe:
     """Load a recipe and change settings of it.
 
     ``method=NAME`` selects another method with its default settings; ``method.lam=2`` changes one setting. The order of
