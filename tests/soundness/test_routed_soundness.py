@@ -15,7 +15,7 @@ from smoothcert import ABSTAIN, Aces, Cohen, Gaussian, Smoothed
 from smoothcert.stats import decisions, lower_bound
 
 SIGMA, N = 0.5, 400
-QUICK, FULL = 800, 20_000
+QUICK, TWIN, FULL = 400, 800, 20_000
 at_every_level = pytest.mark.parametrize(
     ("alpha", "runs"), [(0.05, QUICK), *(pytest.param(a, FULL, marks=pytest.mark.soundness) for a in (0.05, 0.001))]
 )
@@ -114,7 +114,7 @@ def test_all_branches_of_aces_were_taken():
 def test_the_check_fails_when_the_bounds_of_aces_are_weakened(monkeypatch, weakened):
     edge = tight(0.025)
     monkeypatch.setattr(decisions, "lower_bound", weakened)
-    assert not within(false_radii((edge, FAR), QUICK, 0.05), QUICK, 0.05)
+    assert not within(false_radii((edge, FAR), TWIN, 0.05), TWIN, 0.05)
 
 
 class Bands(nn.Module):

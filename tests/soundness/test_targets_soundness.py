@@ -18,7 +18,7 @@ from smoothcert.stats import sequential
 from smoothcert.types import Outcome
 
 SIGMA, TARGET, HAIR = 0.5, 0.4, 1e-5
-QUICK, FULL = 1_000, 20_000
+QUICK, TWIN, FULL = 500, 1_000, 20_000
 at_every_level = pytest.mark.parametrize(
     ("level", "runs"), [(0.05, QUICK), *(pytest.param(a, FULL, marks=pytest.mark.soundness) for a in (0.05, 0.001))]
 )
@@ -89,8 +89,8 @@ def test_the_check_fails_for_a_broken_stage_boundary(half_space, monkeypatch):
         return replace(found, certify=found.certify - 8, abort=found.abort + 8)
 
     monkeypatch.setattr(staged, "stage_boundaries", broken)
-    assert not within(false_claims(half_space, procedures(0.05)["staged"], QUICK), QUICK, 0.05)
-    assert not within(false_refutations(half_space, procedures(0.05)["staged"], QUICK), QUICK, 0.05)
+    assert not within(false_claims(half_space, procedures(0.05)["staged"], TWIN), TWIN, 0.05)
+    assert not within(false_refutations(half_space, procedures(0.05)["staged"], TWIN), TWIN, 0.05)
 
 
 def test_the_check_fails_for_a_bound_that_is_not_for_every_time(half_space, monkeypatch):
@@ -104,7 +104,7 @@ def test_the_check_fails_for_a_bound_that_is_not_for_every_time(half_space, monk
 
     real = sequential.nested_boundaries
     monkeypatch.setattr(sequential, "nested_boundaries", eager)
-    assert not within(false_claims(half_space, procedures(0.05)["target"], QUICK), QUICK, 0.05)
+    assert not within(false_claims(half_space, procedures(0.05)["target"], TWIN), TWIN, 0.05)
 
 
 def test_the_check_fails_for_a_broken_refutation(half_space, monkeypatch):
@@ -114,4 +114,4 @@ def test_the_check_fails_for_a_broken_refutation(half_space, monkeypatch):
         return tuple(replace(b, refute=b.refute + 4) for b in real(*arguments))
 
     monkeypatch.setattr(sequential, "nested_boundaries", broken)
-    assert not within(false_refutations(half_space, procedures(0.05)["target"], QUICK), QUICK, 0.05)
+    assert not within(false_refutations(half_space, procedures(0.05)["target"], TWIN), TWIN, 0.05)
