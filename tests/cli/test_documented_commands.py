@@ -49,6 +49,19 @@ def test_it_parses(place, line):
         assert named in data.DATASETS
 
 
+def test_every_option_of_every_command_is_explained():
+    root = typer.main.get_command(app)
+    for full_name in COMMANDS:
+        words = [*full_name.split(), "--help"]
+        with root.make_context("smoothcert", list(words), resilient_parsing=True) as context:
+            name, command, rest = root.resolve_command(context, list(words))
+            if hasattr(command, "resolve_command"):
+                with command.make_context(name, list(rest), parent=context, resilient_parsing=True) as inner:
+                    name, command, rest = command.resolve_command(inner, list(rest))
+            for each in command.get_params(context):
+                assert getattr(each, "help", None), f"{full_name}: {each.name}"
+
+
 def test_there_are_lines_for_every_command():
     shown = {" ".join(line.split()[1:3]) for _, line in LINES}
     for command in COMMANDS:

@@ -268,10 +268,16 @@ def _default_text(default: Any) -> str:
 
 def _described(cls: type[Any]) -> dict[str, str]:
     """The first sentence about each argument in the docstring of a class."""
-    section = re.search(r"^Args:\n((?:[ ]+.*\n|\n)+)", (inspect.getdoc(cls) or "") + "\n", flags=re.MULTILINE)
-    found = re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", section[1] if section else "", flags=re.MULTILINE)
-    texts = {name: " ".join(text.split()).replace("``", "`") for name, text in found}
-    return {name: re.split(r"(?<=\.)\s", text)[0] for name, text in texts.items()}
+    texts: dict[str, str] = {}
+    for each in reversed(cls.__mro__):  # a field may be described by the class it is inherited from
+        section = re.search(
+            r"^(?:Args|Attributes):\n((?:[ ]+.*\n|\n)+)",
+            inspect.cleandoc(each.__doc__ or "") + "\n",
+            flags=re.MULTILINE,
+        )
+        texts |= re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", section[1] if section else "", flags=re.MULTILINE)
+    whole = {name: " ".join(text.split()).replace("``", "`") for name, text in texts.items()}
+    return {name: re.split(r"(?<=\.)\s", text)[0] for name, text in whole.items()}
 
 
 def _group_parameters(group: Any) -> list[inspect.Parameter]:

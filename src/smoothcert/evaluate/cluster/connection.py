@@ -23,15 +23,20 @@ TRIES = 3  # how many workers may be lost with the same input, with the same ens
 class Cluster:
     """A Ray cluster and the resources to use.
 
-    The address is ``"local"`` to start a cluster on this machine for this run, ``"auto"`` for a cluster that already
-    runs on this machine, ``HOST:PORT`` of a head node, or ``ray://HOST:PORT`` from outside the cluster.
+    Args:
+        address: ``"local"`` to start a cluster on this machine for this run, ``"auto"`` for a cluster that already
+            runs on this machine, ``HOST:PORT`` of a head node, or ``ray://HOST:PORT`` from outside the cluster.
+        workers: The number of workers; by default as many as fit, also when nodes join later.
+        cpus: CPUs, and threads, of each worker.
+        gpus: GPUs of each worker; a fraction lets several workers share one. 0 for workers on CPUs.
+        spread: Whether each worker holds some members of an ensemble instead of all of them.
     """
 
     address: str = LOCAL
-    workers: int | None = None  # by default as many as fit, also when nodes join later
-    cpus: int = 1  # and threads, of each worker
-    gpus: float = 0.0  # of each worker; a fraction lets several workers share one, 0 is for workers on CPUs
-    spread: bool = False  # whether each worker holds some members of an ensemble instead of all of them
+    workers: int | None = None
+    cpus: int = 1
+    gpus: float = 0.0
+    spread: bool = False
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 1:
