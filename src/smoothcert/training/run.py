@@ -164,5 +164,5 @@ def soft_labels(
     found = count_votes(
         smoothed, dataset, n, folder=folder, seed=seed, title="soft labels", progress=progress, cluster=cluster
     )
-    votes = torch.from_numpy(found)
+    votes = torch.tensor(found)
     return (votes / votes.sum(dim=1, keepdim=True)).to(smoothed.device)
