@@ -231,6 +231,11 @@ def test_noisy_copies_that_cannot_be_drawn_again(tmp_path, changes, index):
         noisy_copies(run, run.rows()[0], torch.zeros(2, 2), 3)
 
 
+def test_a_row_with_a_seed_that_no_noise_has(tmp_path):
+    with pytest.raises(RunError, match="has a negative seed"):
+        load_run(written(tmp_path / "run", seed=-1)).rows()
+
+
 @pytest.mark.parametrize("stream", [{"block": BLOCK}, {"block": BLOCK, "device": "moon"}])
 def test_noisy_copies_of_no_device(tmp_path, stream):
     run = load_run(written(tmp_path / "run", {**CONFIG, "stream": stream}))

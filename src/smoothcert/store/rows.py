@@ -135,9 +135,9 @@ def _problems(table: pa.Table, num_classes: int | None, needs_norm: bool) -> Ite
     repeated = np.zeros(len(index), dtype=bool)
     repeated[order[1:]] = index[order[1:]] == index[order[:-1]]
     yield repeated, "appears twice"
-    for name, lowest in (("index", 0), ("label", 0), ("predict", ABSTAIN)):
+    for name, lowest in (("index", 0), ("label", 0), ("predict", ABSTAIN), ("seed", 0)):
         if name in there:
-            values = _array(table[name])
+            values = _array(pc.fill_null(table[name], 0))  # a seed may be unknown
             yield values < lowest, f"has a negative {name}"
             if num_classes is not None and name == "predict":  # labels may be classes that the model does not have
                 yield values >= num_classes, f"has a {name} beyond the {num_classes} classes"
