@@ -17,7 +17,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from smoothcert import cli
 
 os.environ.setdefault("PYTHONFAULTHANDLER", "1")  # a process that tests start tells where it died
-NOT_HERE = "the published logs are not here"
+NOT_HERE = "the published logs and models are not here"
 torch.set_num_threads(1)  # the models here are too small to share; tests of threading set their own number
 
 
@@ -67,11 +67,20 @@ def shared_data() -> Path:
     return folder
 
 
+@pytest.fixture
+def shared_assets() -> Path:
+    """Models that others published, beside the repository; tests that need them skip where they are missing."""
+    folder = Path(os.environ.get("SMOOTHCERT_SHARED", Path(__file__).parents[2] / "shared")) / "assets"
+    if not folder.is_dir():
+        pytest.skip(NOT_HERE)
+    return folder
+
+
 def pytest_terminal_summary(terminalreporter):
-    """Say how many tests were skipped because the published logs are missing."""
+    """Say how many tests were skipped because published logs or models are missing."""
     skipped = [report for report in terminalreporter.stats.get("skipped", []) if NOT_HERE in str(report.longrepr)]
     if skipped:
-        terminalreporter.write_line(f"{len(skipped)} tests were skipped because {NOT_HERE} (../shared/data)")
+        terminalreporter.write_line(f"{len(skipped)} tests were skipped because {NOT_HERE} (../shared)")
 
 
 @pytest.fixture

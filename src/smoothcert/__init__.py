@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from smoothcert.certify import Aces, Anytime, Cohen, Memory, Procedure, Smoothed, Staged
     from smoothcert.classifiers import Consensus, Denoised, Ensemble
     from smoothcert.evaluate import certify_dataset
-    from smoothcert.models import load_model
+    from smoothcert.models import from_numpy, load_model
     from smoothcert.noise import Discrete, Gaussian, Noise, Uniform
     from smoothcert.sampling.sigma import GridSigma, OptimizeSigma
     from smoothcert.store import Run, load_run, read_log, write_log
@@ -29,7 +29,7 @@ __version__ = "0.1.0"
 _PACKAGES = {
     "certify": ("Aces", "Anytime", "Cohen", "Memory", "Procedure", "Smoothed", "Staged"),
     "classifiers": ("Consensus", "Denoised", "Ensemble"),
-    "models": ("load_model",),
+    "models": ("from_numpy", "load_model"),
     "noise": ("Discrete", "Gaussian", "Noise", "Uniform"),
     "evaluate": ("certify_dataset",),
     "sampling.sigma": ("GridSigma", "OptimizeSigma"),
@@ -63,6 +63,7 @@ __all__ = [
     "Uniform",
     "certify_dataset",
     "data",
+    "from_numpy",
     "load_model",
     "load_run",
     "models",

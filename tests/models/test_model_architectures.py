@@ -29,6 +29,11 @@ PARAMETERS = {
     "lenet": 431_080,
     "cifar-resnet20": 272_474,
     "cifar-resnet110": 1_730_714,
+    "padded-resnet20": 269_722,
+    "padded-resnet32": 464_154,
+    "padded-resnet44": 658_586,
+    "padded-resnet56": 853_018,
+    "padded-resnet110": 1_727_962,
     "resnet18": 11_689_512,
     "resnet50": 25_557_032,
 }

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from smoothcert.types import UsageError
+from smoothcert.types import SmoothcertError, UsageError
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,12 +73,36 @@ def rounding(logits: Tensor, eps: float) -> Tensor:
     return allowed
 
 
+def count_classes(model: Any, x: Tensor) -> int:
+    """Return the number of classes of a model, found on one input.
+
+    Raises:
+        UsageError: The model cannot classify it.
+    """
+    try:
+        with torch.inference_mode():
+            return int(as_logits(model(x[None]), 1).shape[1])
+    except SmoothcertError:
+        raise
+    except Exception as error:  # a model may raise anything
+        raise UsageError(
+            f"the model cannot classify an input of shape {tuple(x.shape)} ({first_line(error)}); use a dataset of the "
+            "shape that it was trained on."
+        ) from error
+
+
 def as_logits(output: Any, rows: int) -> Tensor:
     """Check that a model returned one row of real logits per input, and convert integers to double precision.
+
+    The logits may be in an object or dict with ``logits``, as the models of ``transformers`` return.
 
     Raises:
         UsageError: If it did not.
     """
+    if isinstance(output, Mapping):
+        output = output.get("logits", output)
+    elif not isinstance(output, Tensor):
+        output = getattr(output, "logits", output)
     if not isinstance(output, Tensor) or output.ndim != 2 or len(output) != rows or output.shape[1] < 2:
         shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
         raise UsageError(

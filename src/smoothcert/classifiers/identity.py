@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from enum import Enum
+from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,9 @@ from torch import Tensor, nn
 
 _BY_NAME = {*sys.stdlib_module_names, "torch", "numpy", "scipy", "smoothcert"}
 """Packages whose code is hashed by name: it changes only with their versions, which a run records."""
+
+_BY_VERSION = {"transformers": "transformers", "timm": "timm", "diffusers": "diffusers", "sklearn": "scikit-learn"}
+"""Packages whose code is hashed by name and version; their functions lead to caches and loggers that change."""
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, torch.memory_format)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
@@ -33,7 +37,8 @@ def model_identity(model: Any) -> dict[str, Any]:
     Returns:
         ``name``; ``sha256`` of structure and weights, None for a callable without any; ``code``, a SHA-256 of the code
         it runs and of all plain values, tensors and functions that attributes, hooks, closures and the global names in
-        that code lead to. Code of PyTorch, NumPy and smoothcert counts by name. ``code`` depends on the version of
+        that code lead to. Code of PyTorch, NumPy and smoothcert counts by name, that of transformers, timm, diffusers
+        and scikit-learn by name and version. ``code`` depends on the version of
         Python.
 
     Example:
@@ -204,7 +209,7 @@ class _Reached:
                 self._add_each("state", [part for part in value.__reduce_ex__(4)[1:3] if part is not None])
 
     def _add_function(self, function: types.FunctionType) -> None:
-        self._say("function", f"{function.__module__}.{function.__qualname__}")
+        self._say("function", f"{function.__module__}.{function.__qualname__}{_version(function.__module__)}")
         if _by_name(function.__module__):
             return
         self._add_code(function.__code__)
@@ -233,7 +238,7 @@ class _Reached:
                 self._say("constant", repr(plain))
 
     def _add_class(self, kind: type) -> None:
-        self._say("class", f"{kind.__module__}.{kind.__qualname__}")
+        self._say("class", f"{kind.__module__}.{kind.__qualname__}{_version(kind.__module__)}")
         for each in kind.__mro__:
             if not _by_name(each.__module__):
                 names = sorted(vars(each).keys() - _OF_CLASSES)  # pickling by value may change their order
@@ -262,7 +267,14 @@ def _is_shared(value: Any) -> bool:
 
 
 def _by_name(module: str | None) -> bool:
-    return module is None or module.partition(".")[0] in _BY_NAME
+    return module is None or module.partition(".")[0] in _BY_NAME | _BY_VERSION.keys()
+
+
+@functools.cache
+def _version(module: str | None) -> str:
+    """Return the version of a package whose code counts by name and version, in a form to append to a name."""
+    package = _BY_VERSION.get((module or "").partition(".")[0])
+    return f" {metadata.version(package)}" if package else ""
 
 
 def _global_names(code: types.CodeType) -> set[str]:

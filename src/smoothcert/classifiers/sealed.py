@@ -36,7 +36,8 @@ class Sealed:
 
     A module, or any object that can be copied, is copied in evaluation mode, so later changes to the user's object
     change no answer. A model that cannot be copied, such as a function with its closure, must be in evaluation mode
-    already, runs in one thread at a time, and is checked again before each answer.
+    already, runs in one thread at a time, and is checked again before each answer; so is a module with the attribute
+    ``remote``, which runs elsewhere.
 
     Args:
         model: A module or any callable from a batch to logits.
@@ -69,7 +70,8 @@ class Sealed:
         shared = [module for module in modules_in(self.model) if id(module) in theirs]
         self._copied = copied is not None and not shared
         shared_weights = {id(weight) for weight in weights_in(self.model)} & {id(w) for w in weights_in(model)}
-        self.private = self._copied and not shared_weights and not leads_outside(self.model)
+        remote = any(getattr(module, "remote", False) for module in modules_in(self.model))
+        self.private = self._copied and not shared_weights and not remote and not leads_outside(self.model)
         for module in [*shared, *modules_reached(self.model)]:
             if module.training and depends_on_mode(module):
                 raise UsageError(

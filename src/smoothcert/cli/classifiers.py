@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +14,7 @@ from torch import nn
 from smoothcert import data, models
 from smoothcert.certify import Memory, Smoothed
 from smoothcert.classifiers import VOTES, Consensus, Denoised, Ensemble
+from smoothcert.classifiers.agreement import count_classes
 from smoothcert.cli.options import DataRoot, Device, Group, Threads, hardware, numbers
 from smoothcert.cli.procedures import with_arithmetic
 from smoothcert.noise import Gaussian, Noise, noise_from_config
@@ -27,17 +26,31 @@ from smoothcert.types import CheckpointError, UsageError
 class ClassifierOptions(Group, panel="Classifier"):
     """One model, or several that vote, and how they are run."""
 
-    paths: Annotated[
-        list[Path],
-        typer.Argument(metavar="MODEL", help="A checkpoint (.safetensors, .pth.tar) or its folder, or several."),
+    specifiers: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODEL",
+            help="A checkpoint or its folder, package.module:factory or file.py:factory, an .onnx, TorchScript or .pt2 "
+            "file, hf:NAME, timm:NAME or http://…, with options as MODEL,name=value (weights=FILE, normalize=NAME, "
+            "arguments of the factory). Several models vote.",
+        ),
     ]
     vote: Annotated[str | None, f"How members vote: {', '.join(VOTES)} (soft)."] = None
     weights: Annotated[str | None, "Weights of the members, as a,b,c; see `smoothcert ensemble`."] = None
     first: Annotated[int | None, "K-consensus: run the later members only where the first K disagree."] = None
     margin: Annotated[float | None, "With --first: run them also where the class leads by less than this."] = None
-    denoiser: Annotated[list[Path] | None, "A denoiser in front of the model. May be repeated."] = None
-    router: Annotated[Path | None, "A selector between the models, to which the noise options then apply."] = None
-    arch: Annotated[str | None, "Architecture, for a checkpoint that does not name it."] = None
+    denoiser: Annotated[
+        list[str] | None,
+        "A denoiser in front of the model: a checkpoint, a folder of diffusers, or package.module:factory. May be "
+        "repeated.",
+    ] = None
+    router: Annotated[str | None, "A selector between the models, to which the noise options then apply."] = None
+    arch: Annotated[
+        str | None, "Architecture, for a checkpoint that does not name it: one of ours or package.module:factory."
+    ] = None
+    normalize: Annotated[
+        str | None, "How the model normalises inputs: imagenet, cifar10, bytes, symmetric … or MEAN/STD, as 0.5/0.25."
+    ] = None
     device: Device = "auto"
     threads: Threads = None
     batch_size: Annotated[int | None, hardware("Noisy copies per forward pass; does not change the noise.")] = None
@@ -45,20 +58,18 @@ class ClassifierOptions(Group, panel="Classifier"):
     precision: Annotated[str | None, hardware("bf16 or fp16 autocast, on CUDA only.")] = None
 
     @property
-    def denoisers(self) -> list[Path]:
+    def denoisers(self) -> list[str]:
         return self.denoiser or []
 
     @property
     def count(self) -> int:
         """The number of members."""
-        return len(self.paths) * max(len(self.denoisers), 1)
+        return len(self.specifiers) * max(len(self.denoisers), 1)
 
     @property
     def name(self) -> str:
         """A name for files about the classifier: the first model, the number of members, and how they vote."""
-        first = self.paths[0].resolve().name
-        for suffix in (".safetensors", ".tar", ".pth", ".pt"):
-            first = first.removesuffix(suffix)
+        first = models.short_name(self.specifiers[0])
         parts = [first, *(["denoised"] if self.denoisers else [])]
         if self.router:
             parts.append(f"routed-{self.count}")
@@ -143,55 +154,100 @@ def load_smoothed(
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     _check_vote(options)
-    checkpoints, members = load_members(options, datasets[0])
+    loaded = load_models(options, datasets[0])
     levels = {dataset.levels for dataset in datasets}
     grid = levels.pop() if len(levels) == 1 else None
     running: dict[str, Any] = {name: getattr(options, name) for name in ("batch_size", "runtime", "precision")}
-    running["num_classes"] = checkpoints[0].info.num_classes
+    running["num_classes"] = loaded[0].num_classes
     if options.router is not None:
         # Each model is an expert under the noise of its training, and a selector chooses between them.
-        selector = models.load_checkpoint(options.router)
+        (selector,) = open_models([options.router], options)
         experts = [
-            Smoothed(member, with_arithmetic(trained_noise([checkpoint]), grid, exact), **running)
-            for checkpoint, member in zip(checkpoints, members, strict=True)
+            Smoothed(each.model, with_arithmetic(trained_noise([each]), grid, exact), **running) for each in loaded
         ]
         chosen = with_arithmetic(_noise_to_use(noise, [selector]), grid, exact)
-        running["num_classes"] = selector.info.num_classes
-        device = next(members[0].parameters()).device
-        smoothed = Smoothed(selector.model.to(device), chosen, experts=experts, **running, **per_input)
+        running["num_classes"] = selector.num_classes
+        smoothed = Smoothed(selector.model, chosen, experts=experts, **running, **per_input)
+        denoisers: list[models.LoadedModel] = []
     else:
-        chosen = with_arithmetic(_noise_to_use(noise, checkpoints, options.denoisers), grid, exact)
-        smoothed = Smoothed(_joined(members, options), chosen, **running, **per_input)
-    source: dict[str, Any] = {"checkpoint": str(checkpoints[0].path), "sha256": checkpoints[0].sha256}
-    if len(members) > 1 or options.denoisers:
-        files = [*(checkpoint.path for checkpoint in checkpoints), *options.denoisers]
-        source |= {"members": [str(file) for file in files], "vote": options.vote, "consensus": options.first}
+        denoisers = load_denoisers(options, noise)
+        chosen = with_arithmetic(_noise_to_use(noise, denoisers or loaded), grid, exact)
+        smoothed = Smoothed(_joined(_members(loaded, denoisers), options), chosen, **running, **per_input)
+    source: dict[str, Any] = dict(loaded[0].source)
+    if options.count > 1 or denoisers:
+        parts = [each.source for each in (*loaded, *denoisers)]
+        source |= {"members": parts, "vote": options.vote, "consensus": options.first}
         source |= {} if options.margin is None else {"margin": options.margin}
-        source |= {} if options.router is None else {"router": str(options.router)}
-    training = [_training(checkpoint.info) for checkpoint in checkpoints]
-    if not options.denoisers and None not in training:  # the training of a denoiser is not recorded
+        source |= {} if options.router is None else {"router": options.router}
+    training = [each.training for each in loaded]
+    if not denoisers and None not in training:  # the training of a denoiser is not recorded
         source["training"] = training
     return smoothed, source
 
 
-def load_members(options: ClassifierOptions, dataset: data.Dataset) -> tuple[list[models.Checkpoint], list[nn.Module]]:
-    """Load the checkpoints and the members they make: themselves, or one for each denoiser in front of one of them."""
-    checkpoints = [models.load_checkpoint(path, architecture=options.arch) for path in options.paths]
-    classes = {checkpoint.info.num_classes for checkpoint in checkpoints}
+def load_members(
+    options: ClassifierOptions, dataset: data.Dataset, noise: Noise | None = None
+) -> tuple[list[models.LoadedModel], list[nn.Module]]:
+    """Load the members of an ensemble, and the models or denoisers in which they differ."""
+    loaded, denoisers = load_models(options, dataset), load_denoisers(options, noise)
+    return denoisers or loaded, _members(loaded, denoisers)
+
+
+def load_models(options: ClassifierOptions, dataset: data.Dataset) -> list[models.LoadedModel]:
+    """Load the named models, which must have the same classes, those of the dataset."""
+    loaded = open_models(options.specifiers, options, dataset)
+    classes = sorted({each.num_classes or 0 for each in loaded})
     if len(classes) > 1:
-        raise UsageError(f"the members of an ensemble must have the same classes, but have {sorted(classes)}.")
-    (count,) = classes
-    if dataset.num_classes > count or (dataset.name in data.DATASETS and dataset.num_classes != count):
-        counts = f"{checkpoints[0].path} has {count} classes and {dataset.name} has {dataset.num_classes}"
-        raise UsageError(f"{counts}; use one that fits.")
-    if len(checkpoints) > 1 and len(options.denoisers) > 1:
+        raise UsageError(f"the members of an ensemble must have the same classes, but have {classes}.")
+    _check_classes(loaded[0], dataset)
+    if len(loaded) > 1 and len(options.denoisers) > 1:
         raise UsageError("give several models or several denoisers, not both.")
-    denoisers = [models.load_denoiser(path) for path in options.denoisers]
-    members = [checkpoint.model for checkpoint in checkpoints]
-    if denoisers:
-        members = [Denoised(member, denoiser) for member in members for denoiser in denoisers]
+    return loaded
+
+
+def _check_classes(loaded: models.LoadedModel, dataset: data.Dataset) -> None:
+    """Refuse a dataset whose labels cannot be those of the model; one that is not named may lack some classes."""
+    count = loaded.num_classes
+    if dataset.num_classes == count or (dataset.num_classes < (count or 0) and dataset.name not in data.DATASETS):
+        return
+    theirs, ours = (
+        f" ({', '.join(names[:5])}{', …' if len(names) > 5 else ''})" if names else ""
+        for names in (loaded.class_names, dataset.class_names)
+    )
+    raise UsageError(
+        f"{loaded.name} has {count} classes{theirs} and {dataset.name} has {dataset.num_classes}{ours}; use a dataset "
+        "with the classes of the model."
+    )
+
+
+def open_models(
+    specifiers: Sequence[str], options: ClassifierOptions, dataset: data.Dataset | None = None
+) -> list[models.LoadedModel]:
+    """Load models onto the device; the number of classes of a model that does not tell it is found on an input."""
     device = _device(options.device)
-    return checkpoints, [member.to(device) for member in members]
+    loaded = []
+    for each in specifiers:
+        one = models.open_model(each, architecture=options.arch, normalize=options.normalize)
+        one.model.to(device)
+        if one.num_classes is None and dataset is not None:
+            one = replace(one, num_classes=count_classes(one.model, dataset[0][0].to(device)))
+        loaded.append(one)
+    return loaded
+
+
+def load_denoisers(options: ClassifierOptions, noise: Noise | None) -> list[models.LoadedModel]:
+    """Load the denoisers onto the device; one that is told the noise level is told that of the noise."""
+    level = noise.sigma if isinstance(noise, Gaussian) else None
+    loaded = [models.open_denoiser(each, level=level) for each in options.denoisers]
+    for each in loaded:
+        each.model.to(_device(options.device))
+    return loaded
+
+
+def _members(loaded: Sequence[models.LoadedModel], denoisers: Sequence[models.LoadedModel]) -> list[nn.Module]:
+    if not denoisers:
+        return [each.model for each in loaded]
+    return [Denoised(each.model, denoiser.model) for each in loaded for denoiser in denoisers]
 
 
 def _device(name: str) -> torch.device:
@@ -231,59 +287,42 @@ def _joined(members: Sequence[nn.Module], options: ClassifierOptions) -> nn.Modu
     return Ensemble(members, options.vote or ("soft" if weights is None else "weighted"), weights)
 
 
-def _noise_to_use(
-    noise: Noise | None, checkpoints: Sequence[models.Checkpoint], denoisers: Sequence[Path] = ()
-) -> Noise:
+def _noise_to_use(noise: Noise | None, loaded: Sequence[models.LoadedModel]) -> Noise:
     """The given noise, or that of the training; warns where the two differ a lot."""
     if noise is None:
-        return trained_noise(checkpoints, denoisers)
+        return trained_noise(loaded)
     try:
-        trained = trained_noise(checkpoints, denoisers)
+        trained = trained_noise(loaded)
     except (CheckpointError, UsageError):
         return noise
     if trained.name == noise.name and not 0.5 <= noise.scale / trained.scale <= 2:
         typer.echo(
-            f"Warning: {checkpoints[0].path} was trained with {trained}, and {noise} differs from it a lot: expect "
-            "many abstentions or small radii.",
+            f"Warning: {loaded[0].name} was trained with {trained}, and {noise} differs from it a lot: expect many "
+            "abstentions or small radii.",
             err=True,
         )
     return noise
 
 
-def trained_noise(
-    checkpoints: Sequence[models.Checkpoint | models.CheckpointSummary], denoisers: Sequence[Path] = ()
-) -> Noise:
-    """Return the noise that the checkpoints, or the denoisers in front of them, were trained with.
+def trained_noise(loaded: Sequence[models.LoadedModel]) -> Noise:
+    """Return the noise that the models, or the denoisers in front of them, were trained with.
 
     Raises:
         UsageError: If one does not record it, or they differ.
         CheckpointError: If one names an unknown noise.
     """
-    infos = {checkpoint.path: checkpoint.info for checkpoint in checkpoints}
-    if denoisers:
-        infos = {path: models.describe(path).info for path in denoisers}
-    noises: dict[Path, Noise] = {}
-    for path, info in infos.items():
-        if info.noise is None and info.sigma is None:
+    noises: dict[str, Noise] = {}
+    for each in loaded:
+        if each.noise is None:
             raise UsageError(
-                f"{path} does not record the noise of its training; give --sigma for Gaussian noise, or another "
+                f"{each.name} does not record the noise of its training; give --sigma for Gaussian noise, or another "
                 "--noise and its settings."
             )
         try:
-            noises[path] = noise_from_config(info.noise or {"name": Gaussian.name, "sigma": info.sigma})
+            noises[each.name] = noise_from_config(each.noise)
         except UsageError as error:
-            raise CheckpointError(f"{path} was trained with a noise that cannot be used: {error}") from error
+            raise CheckpointError(f"{each.name} was trained with a noise that cannot be used: {error}") from error
     if len(set(noises.values())) > 1:
-        listed = "; ".join(f"{path}: {noise}" for path, noise in noises.items())
+        listed = "; ".join(f"{name}: {noise}" for name, noise in noises.items())
         raise UsageError(f"the models were trained with different noise ({listed}); choose one, as --sigma.")
     return next(iter(noises.values()))
-
-
-def _training(info: models.CheckpointInfo) -> dict[str, Any] | None:
-    """The training of a checkpoint, if recorded: enough to find runs that differ only in its seed."""
-    recipe = info.extra.get("recipe")
-    if not isinstance(recipe, dict) or not {"name", "method", "seed"} <= recipe.keys():
-        return None
-    rest = {key: value for key, value in recipe.items() if key not in ("name", "source", "seed")}
-    settings = hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
-    return {"recipe": recipe["name"], "method": recipe["method"], "seed": recipe["seed"], "settings": settings}

@@ -13,13 +13,18 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from smoothcert import models
-from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, InputOptions, load_smoothed, trained_noise
+from smoothcert.cli.classifiers import (
+    ClassifierOptions,
+    DataOptions,
+    InputOptions,
+    load_members,
+    load_smoothed,
+    trained_noise,
+)
 from smoothcert.cli.options import choice
 from smoothcert.cli.procedures import DrawnNoiseOptions, ProcedureOptions
 from smoothcert.data.subset import select
 from smoothcert.doctor import Finding, Level, examine
-from smoothcert.noise import Noise
 from smoothcert.types import UsageError
 
 _STYLES = {Level.INFO: ("ok", "green"), Level.WARNING: ("warning", "yellow"), Level.ERROR: ("ERROR", "bold red")}
@@ -53,6 +58,10 @@ def doctor(
     chosen, procedure = noise.build(), how.build()
     dataset = about.load()
     smoothed, _ = load_smoothed(classifier, [dataset], chosen, noise.exact)
+    try:
+        trained = trained_noise(load_members(classifier, dataset, smoothed.noise)[0])
+    except UsageError:  # not recorded, or several
+        trained = None
     procedure, _ = how.share(procedure, len(select(len(dataset), **vars(inputs))), smoothed.device)
     with Console(stderr=True).status("") as status:
         found = examine(
@@ -60,7 +69,7 @@ def doctor(
             dataset,
             procedure,
             **vars(inputs),
-            trained=_trained(classifier),
+            trained=trained,
             seconds=seconds,
             progress=status.update,
         )
@@ -70,15 +79,6 @@ def doctor(
         _show(found)
     if any(finding.level is Level.ERROR for finding in found):
         raise typer.Exit(1)
-
-
-def _trained(options: ClassifierOptions) -> Noise | None:
-    """The noise of the training, if all checkpoints record the same."""
-    named = [models.describe(path, architecture=options.arch) for path in options.paths]
-    try:
-        return trained_noise(named, options.denoisers)
-    except UsageError:
-        return None
 
 
 def _show(found: Sequence[Finding]) -> None:

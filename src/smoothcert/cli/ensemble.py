@@ -35,9 +35,9 @@ def ensemble(
     """
     chosen = noise.build()
     dataset = about.load()
-    checkpoints, members = load_members(classifier, dataset)
-    names = [str(path) for path in (classifier.paths if len(checkpoints) > 1 else classifier.denoisers)]
-    level = chosen or trained_noise(checkpoints, classifier.denoisers)
+    loaded, members = load_members(classifier, dataset, chosen)
+    names = classifier.denoisers or classifier.specifiers
+    level = chosen or trained_noise(loaded)
     pairs = [dataset[index] for index in select(len(dataset), **vars(inputs))]
     found = fit_ensemble(members, pairs, level, copies=copies, seed=seed, progress=True)
     ordered = [names[member.position] for member in found.ranked]
@@ -47,8 +47,8 @@ def ensemble(
     ]
     show_columns([["accuracy", "weight", "member"], *lines])
     files = [shlex.quote(name) for name in ordered]
-    if len(checkpoints) == 1:
-        files = [shlex.quote(str(classifier.paths[0])), *(f"--denoiser {file}" for file in files)]
+    if classifier.denoisers:
+        files = [shlex.quote(classifier.specifiers[0]), *(f"--denoiser {file}" for file in files)]
     command = f"smoothcert certify {' '.join(files)} --data {about.data_name}"
     typer.echo(f"\n{command} --vote weighted --weights {','.join(f'{share:.4g}' for share in found.weights)}")
     typer.echo(f"{command} --first 2" + (f" --margin {found.margin:g}" if found.margin else ""))

@@ -192,23 +192,23 @@ def export(
 
 
 def info(
-    path: Annotated[Path, typer.Argument(metavar="RUN|CHECKPOINT", help="A run folder or a checkpoint.")],
+    what: Annotated[str, typer.Argument(metavar="RUN|MODEL", help="A run folder, or a model as for `certify`.")],
     against: Annotated[Path | None, "A run over the same inputs to compare samples and time with."] = None,
 ) -> None:
-    """Describe a run folder or a checkpoint.
+    """Describe a run folder or a model.
 
     **Examples**
 
         smoothcert info demo/runs/sigma-0.25
         smoothcert info demo/models/sigma-0.25.safetensors
+        smoothcert info nets.py:resnet,depth=20,weights=r20.th
         smoothcert info runs/five-consensus --against runs/five
     """
-    if not path.exists():
-        raise UsageError(f"there is no {path}; give a run folder or a checkpoint.")
+    path = Path(what)
     if not (path / "run.json").exists():
         if against is not None:
-            raise UsageError(f"{path} is not a run folder, so it cannot be compared with {against}.")
-        _print_fields(models.describe(path).as_dict())
+            raise UsageError(f"{what} is not a run folder, so it cannot be compared with {against}.")
+        _print_fields(models.open_model(what).as_dict())
         return
     run = load_run(path)
     rows, last = len(run.table(["index"])), run.info["sessions"][-1]

@@ -5,13 +5,16 @@ from smoothcert.models.checkpoints import (
     CheckpointSummary,
     describe,
     load_checkpoint,
-    load_denoiser,
-    load_model,
     save_checkpoint,
 )
+from smoothcert.models.denoisers import load_denoiser, open_denoiser
 from smoothcert.models.info import CheckpointInfo
+from smoothcert.models.loaded import LoadedModel
+from smoothcert.models.loading import load_model, open_model
 from smoothcert.models.normalize import PRESETS, Normalize, normalization
 from smoothcert.models.registry import ALIASES, DENOISERS, MODELS, build, build_denoiser, find_model
+from smoothcert.models.sources.numpy_function import from_numpy
+from smoothcert.models.specifiers import short_name
 
 __all__ = [
     "ALIASES",
@@ -21,14 +24,19 @@ __all__ = [
     "Checkpoint",
     "CheckpointInfo",
     "CheckpointSummary",
+    "LoadedModel",
     "Normalize",
     "build",
     "build_denoiser",
     "describe",
     "find_model",
+    "from_numpy",
     "load_checkpoint",
     "load_denoiser",
     "load_model",
     "normalization",
+    "open_denoiser",
+    "open_model",
     "save_checkpoint",
+    "short_name",
 ]

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from smoothcert.files import replacing
-from smoothcert.models.foreign import interpret, is_plain, unpickle
+from smoothcert.models.foreign import interpret, is_plain, state_dict, unpickle
 from smoothcert.models.info import CheckpointInfo
 from smoothcert.models.normalize import Normalize, NormalizeSpec, normalization
-from smoothcert.models.registry import DENOISERS, find_model, skeleton
+from smoothcert.models.registry import find_model, skeleton
 from smoothcert.types import CheckpointError, StrPath, UsageError, wrong_path
 
 _SUFFIX = ".safetensors"
@@ -26,8 +26,6 @@ _EARLIER = "checkpoint.pth.tar"
 _METADATA_KEY = "smoothcert"
 _ZIP, _PICKLE = b"PK\x03\x04", b"\x80"
 _NAMED = 3  # tensors in an error
-_PUBLISHED = {"cifar_dncnn": "dncnn", "imagenet_dncnn": "dncnn", "cifar_dncnn_wide": "dncnn-wide"}
-"""Architectures in the published files, and our names of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +66,7 @@ def save_checkpoint(path: StrPath, model: nn.Module, metadata: CheckpointInfo) -
     network = _without_normalization(model, metadata)
     state = {name: tensor.detach().cpu() for name, tensor in network.state_dict().items()}
     reference = skeleton(metadata.architecture, metadata.num_classes, metadata.input_shape[0])
-    weights = _fit(reference, state, f"the model to save as {metadata.architecture}")
+    weights = fit(reference, state, f"the model to save as {metadata.architecture}")
     data = safetensors.torch.save(weights, metadata={_METADATA_KEY: metadata.to_json()})
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -110,50 +108,24 @@ def load_checkpoint(
     return Checkpoint(model=model.eval(), **vars(summary))
 
 
-def load_model(
-    path: StrPath,
-    *,
-    architecture: str | None = None,
-    num_classes: int | None = None,
-    normalize: NormalizeSpec = None,
-) -> nn.Module:
-    """Load the model of a checkpoint in eval mode; arguments and errors are those of ``load_checkpoint``."""
-    return load_checkpoint(path, architecture=architecture, num_classes=num_classes, normalize=normalize).model
-
-
 def describe(path: StrPath, *, architecture: str | None = None) -> CheckpointSummary:
     """Check and describe a checkpoint; arguments and errors are those of ``load_checkpoint``."""
     return _load(path, architecture, None, None)[0]
 
 
-def load_denoiser(path: StrPath) -> nn.Module:
-    """Load a denoiser of ours or of Salman et al. (2020) in eval mode on the CPU, without running code in the file.
+def read_weights(path: StrPath) -> tuple[dict[str, Tensor], str]:
+    """Read the tensors of a checkpoint by name, without the prefixes of wrappers, and the SHA-256 of the file.
 
     Raises:
-        CheckpointError: The file is missing, damaged, unsafe, or not a denoiser.
+        CheckpointError: The file is missing, damaged, unsafe, or holds no state dict.
     """
-    file = _find(path)
-    source = f"checkpoint '{file}'"
-    if file.suffix == ".safetensors":
-        checkpoint = load_checkpoint(file)
-        if checkpoint.info.architecture not in DENOISERS:
-            raise CheckpointError(f"{source} is a {checkpoint.info.architecture}, which is not a denoiser.")
-        return checkpoint.model
-    content = unpickle(_read(file), source)
-    arch, state = (content.get("arch"), content.get("state_dict")) if isinstance(content, Mapping) else (None, None)
-    if not isinstance(arch, str) or arch not in _PUBLISHED or not isinstance(state, Mapping):
-        raise CheckpointError(f"{source} is not a denoiser: it must hold a state_dict and an arch in {[*_PUBLISHED]}.")
-    tensors = {str(name).removeprefix("module."): tensor for name, tensor in state.items()}
-    first = tensors.get("dncnn.0.weight")
-    if not all(isinstance(tensor, Tensor) for tensor in tensors.values()) or first is None or first.ndim != 4:
-        raise CheckpointError(f"{source} has no weights of a DnCNN in its state_dict.")
-    info = DENOISERS[_PUBLISHED[arch]]
-    network = skeleton(info.name, info.num_classes, first.shape[1])
-    network.load_state_dict(_fit(network, tensors, f"{source} as {info.name}"), assign=True)
-    return network.eval()
+    file = find_checkpoint(path)
+    data, source = read_file(file), f"checkpoint '{file}'"
+    content = _content(file, data, source)[1]
+    return state_dict(content, source), hashlib.sha256(data).hexdigest()
 
 
-def _find(path: StrPath) -> Path:
+def find_checkpoint(path: StrPath) -> Path:
     """Return the file, or the best, last or only checkpoint of a folder."""
     path = Path(path)
     if not path.is_dir():
@@ -170,7 +142,7 @@ def _find(path: StrPath) -> Path:
     raise wrong_path(CheckpointError(f"folder '{path}' holds {what}; name the file itself."))
 
 
-def _read(path: Path) -> bytes:
+def read_file(path: Path) -> bytes:
     """Read the whole file, so that the bytes hashed are the bytes loaded."""
     try:
         return path.read_bytes()
@@ -182,8 +154,8 @@ def _load(
     path: StrPath, architecture: str | None, num_classes: int | None, normalize: NormalizeSpec
 ) -> tuple[CheckpointSummary, nn.Module, dict[str, Tensor]]:
     """Return the summary, the network without values, and its checked weights."""
-    file = _find(path)
-    data = _read(file)
+    file = find_checkpoint(path)
+    data = read_file(file)
     source = f"checkpoint '{file}'"
     info, content = _content(file, data, source)
     if info is None:
@@ -193,7 +165,7 @@ def _load(
     else:
         _check_agreement(info, source, architecture, num_classes, normalize)
     network = skeleton(info.architecture, info.num_classes, info.input_shape[0])
-    weights = _fit(network, content, f"{source} as {info.architecture}")
+    weights = fit(network, content, f"{source} as {info.architecture}")
     parameters = sum(parameter.numel() for parameter in network.parameters())
     sha256 = hashlib.sha256(data).hexdigest()
     return CheckpointSummary(info=info, parameters=parameters, path=file, sha256=sha256), network, weights
@@ -239,7 +211,7 @@ def _values(layer: Normalize | None) -> list[float] | None:
     return None if layer is None else torch.cat([layer.mean, layer.std]).flatten().tolist()
 
 
-def _fit(network: nn.Module, tensors: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
+def fit(network: nn.Module, tensors: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
     """Check that the tensors are exactly those of the network, and copy them in its types.
 
     Batch counts may be missing, as in files older than PyTorch 0.4.1. ``source`` is for errors: ``'x.pth' as lenet``.

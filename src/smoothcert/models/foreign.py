@@ -15,6 +15,8 @@ SmoothAdv (Salman et al., 2019)     as Cohen et al.             as Cohen et al.,
                                                                 pass ``normalize="cifar10-center"``
 MACER (Zhai et al., 2020)           net; no prefix, no arch     nothing
 torchvision                         bare; no prefix, no arch    the ImageNet mean and std, as a transform
+Idelbayev (2018), CIFAR ResNets     state_dict; ``module.``,    the ImageNet mean and std, as a transform
+                                    ``linear``; no arch
 ==================================  ==========================  ==================================================
 
 So without ``normalize`` and without such buffers in the file, a network in a ``Sequential`` and every ImageNet network
@@ -76,9 +78,14 @@ def interpret(
     """
     state, arch, extra = _state_dict(content, source)
     tensors, front = _split(state, source)
-    name = architecture or arch
+    name = architecture or arch or _recognised(tensors)
     if name is None:
-        raise CheckpointError(f"{source} names no architecture; pass architecture=, one of {', '.join(MODELS)}.")
+        raise CheckpointError(
+            f"{source} names no architecture; pass architecture=, one of {', '.join(MODELS)}, or your own as "
+            "package.module:factory."
+        )
+    if name.startswith("padded-"):
+        tensors = {re.sub("^linear", "fc", key): tensor for key, tensor in tensors.items()}
     try:
         model = find_model(name)
     except UsageError as error:
@@ -109,13 +116,22 @@ def interpret(
     return info, tensors
 
 
+def state_dict(content: object, source: str) -> dict[str, Tensor]:
+    """Return the tensors in the content of a file by name, without the prefixes of ``DataParallel`` and the like.
+
+    Raises:
+        CheckpointError: It holds no state dict.
+    """
+    return _unwrapped(_state_dict(content, source)[0], source)
+
+
 def _state_dict(content: object, source: str) -> tuple[dict[str, Tensor], str | None, dict[str, Any]]:
     """Return the state dict, the name of the architecture, and other metadata."""
     arch, extra, state = None, {}, content
     if isinstance(content, Mapping):
-        key = next((key for key in _STATE_KEYS if isinstance(content.get(key), Mapping)), None)
+        key = next((key for key in _STATE_KEYS if isinstance(_only(content.get(key)), Mapping)), None)
         if key is not None:
-            state = content[key]
+            state = _only(content[key])
             arch = content["arch"] if isinstance(content.get("arch"), str) else None
             extra = {name: content[name] for name in ("arch", "epoch") if isinstance(content.get(name), str | int)}
     if (
@@ -138,6 +154,11 @@ def is_plain(tensor: Tensor) -> bool:
     if tensor.layout is not torch.strided or tensor.device.type != "cpu":
         return False
     return tensor.numel() * tensor.element_size() <= tensor.untyped_storage().nbytes()
+
+
+def _only(held: object) -> object:
+    """Take the state dict out of a list of one, as in the files of Wong et al. (2018)."""
+    return held[0] if isinstance(held, list) and len(held) == 1 else held
 
 
 def _split(state: Mapping[str, Tensor], source: str) -> tuple[dict[str, Tensor], dict[str, Tensor] | None]:
@@ -175,8 +196,15 @@ def _front_values(front: Mapping[str, Tensor], source: str) -> tuple[list[float]
     return mean.tolist(), std.tolist()
 
 
+def _recognised(tensors: Mapping[str, Tensor]) -> str | None:
+    """Recognise a CIFAR ResNet with shortcuts without parameters by its tensors."""
+    blocks = {name.rpartition(".conv1")[0] for name in tensors if re.fullmatch(r"layer[123]\.\d+\.conv1\.weight", name)}
+    name = f"padded-resnet{2 * len(blocks) + 2}"
+    return name if "linear.weight" in tensors and name in MODELS else None
+
+
 def _assumed(architecture: str, classes: int, *, in_sequential: bool) -> str | None:
-    if architecture in ("resnet18", "resnet50"):
+    if architecture in ("resnet18", "resnet50") or architecture.startswith("padded-"):
         return "imagenet"
     if architecture.startswith("cifar-") and in_sequential:
         return "cifar100" if classes == 100 else "cifar10"

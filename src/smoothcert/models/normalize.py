@@ -15,7 +15,9 @@ Normalization: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
 """Mean and standard deviation, one value per channel."""
 
 NormalizeSpec: TypeAlias = str | tuple[Sequence[float], Sequence[float]] | None
-"""A name in ``PRESETS``, ``"none"``, a (mean, std) pair with one value per channel, or None."""
+"""A (mean, std) pair with one value per channel; a name in ``PRESETS`` or ``FOR_ANY``; ``"none"`` or None; or text
+``MEAN/STD``, each with one value for all channels or several as ``a:b:c``.
+"""
 
 _CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)
 _IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -33,19 +35,24 @@ PRESETS: dict[str, Normalization] = {
 }
 
 
-def normalization(spec: NormalizeSpec, channels: int) -> Normalization | None:
+FOR_ANY = {"bytes": f"0/{1 / 255!r}", "symmetric": "0.5/0.5"}
+"""For any number of channels: networks that take values from 0 to 255, or from -1 to 1."""
+
+
+def normalization(spec: NormalizeSpec, channels: int | None) -> Normalization | None:
     """Return the mean and standard deviation of a specification, or None for no normalisation.
 
     Example:
         >>> normalization("mnist", 1)
         ((0.1307,), (0.3081,))
+        >>> normalization("0.5/0.25", 2)
+        ((0.5, 0.5), (0.25, 0.25))
     """
     if spec is None or spec == "none":
         return None
     if isinstance(spec, str):
-        if spec not in PRESETS:
-            raise unknown_name("normalization", spec, [*PRESETS, "none"])
-        spec = PRESETS[spec]
+        spec = PRESETS[spec] if spec in PRESETS else _parsed(FOR_ANY.get(spec, spec), channels)
+    channels = len(spec[0]) if channels is None else channels
     if len(spec) != 2:
         raise UsageError(f"normalize must be a name or a (mean, std) pair, not {len(spec)} values.")
     mean, std = (tuple(float(value) for value in values) for values in spec)
@@ -57,6 +64,18 @@ def normalization(spec: NormalizeSpec, channels: int) -> Normalization | None:
     if min(std) <= 0:
         raise UsageError(f"normalize has a std that is not positive: {std}.")
     return mean, std
+
+
+def _parsed(text: str, channels: int | None) -> tuple[Sequence[float], Sequence[float]]:
+    """Read ``MEAN/STD``."""
+    if "/" not in text:
+        raise unknown_name("normalization", text, [*PRESETS, *FOR_ANY, "none"])
+    try:
+        mean, std = (tuple(float(value) for value in part.split(":")) for part in text.split("/"))
+    except ValueError:
+        raise UsageError(f"normalize must be a name or MEAN/STD, such as 0.5/0.25, not {text!r}.") from None
+    count = channels or max(len(mean), len(std))
+    return mean * count if len(mean) == 1 else mean, std * count if len(std) == 1 else std
 
 
 class Normalize(nn.Module):

@@ -12,7 +12,7 @@ from torch import nn
 
 from smoothcert.models.dncnn import DnCNN
 from smoothcert.models.normalize import Normalize, NormalizeSpec, normalization
-from smoothcert.models.resnet import BasicBlock, Bottleneck, cifar_resnet, imagenet_resnet
+from smoothcert.models.resnet import BasicBlock, Bottleneck, cifar_resnet, imagenet_resnet, padded_resnet
 from smoothcert.models.small import DigitsCNN, LeNet
 from smoothcert.types import UsageError, unknown_name
 
@@ -34,6 +34,10 @@ MODELS: dict[str, ModelInfo] = {
         ModelInfo("lenet", LeNet, (1, 28, 28), 10),
         ModelInfo("cifar-resnet20", partial(cifar_resnet, 20), (3, 32, 32), 10),
         ModelInfo("cifar-resnet110", partial(cifar_resnet, 110), (3, 32, 32), 10),
+        *(
+            ModelInfo(f"padded-resnet{depth}", partial(padded_resnet, depth), (3, 32, 32), 10)
+            for depth in (20, 32, 44, 56, 110)
+        ),
         ModelInfo("resnet18", partial(imagenet_resnet, BasicBlock, (2, 2, 2, 2)), (3, 224, 224), 1000),
         ModelInfo("resnet50", partial(imagenet_resnet, Bottleneck, (3, 4, 6, 3)), (3, 224, 224), 1000),
     )

@@ -23,6 +23,18 @@ def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
     return nn.Sequential(_conv(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
 
 
+class Padded(nn.Module):
+    """A shortcut without parameters: every second pixel, between channels of zeros (option A of He et al.)."""
+
+    def __init__(self, channels: int, stride: int) -> None:
+        super().__init__()
+        self.channels, self.stride = channels, stride
+
+    def forward(self, x: Tensor) -> Tensor:
+        missing = self.channels - x.shape[1]
+        return F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, missing // 2, missing - missing // 2))
+
+
 class BasicBlock(nn.Module):
     """Two 3×3 convolutions around a shortcut."""
 
@@ -108,6 +120,15 @@ def cifar_resnet(depth: int, num_classes: int, in_channels: int) -> ResNet:
     """Build a ResNet for CIFAR with 1×1 convolutions as shortcuts."""
     stem = (_conv(in_channels, 16, 3), nn.Identity())
     return ResNet(BasicBlock, [(depth - 2) // 6] * 3, width=16, stem=stem, num_classes=num_classes)
+
+
+def padded_resnet(depth: int, num_classes: int, in_channels: int) -> ResNet:
+    """Build a ResNet for CIFAR with shortcuts without parameters, as in the original paper (§4.2)."""
+    network = cifar_resnet(depth, num_classes, in_channels)
+    for module in network.modules():
+        if isinstance(module, BasicBlock) and not isinstance(module.downsample, nn.Identity):
+            module.downsample = Padded(module.conv1.out_channels, module.conv1.stride[0])
+    return network
 
 
 def imagenet_resnet(block: Block, depths: Sequence[int], num_classes: int, in_channels: int) -> ResNet:
