@@ -174,3 +174,21 @@ def test_a_memory_format_that_changes_logits_is_not_used():
     x = torch.rand(2, 4, 4)
     runtime = prepare(ReadsMemory(), x, noise=Gaussian(0.5), samples=200_000)
     assert runtime.notes["memory_format"] == "contiguous"
+
+
+def test_counting_classes_changes_neither_the_input_nor_the_model():
+    class Greedy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.linear = nn.BatchNorm2d(1), nn.Linear(16, 3)
+
+        def forward(self, x):
+            return self.linear(self.norm(x.sub_(0.5)).flatten(1))
+
+    model, x = Greedy().train(), X.clone()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    assert Sealed(model).count_classes(x) == 3
+    assert torch.equal(x, X)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    with pytest.raises(UsageError, match="cannot classify a batch of shape"):
+        Sealed(model).count_classes(torch.rand(2, 4, 4))

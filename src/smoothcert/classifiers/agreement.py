@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from smoothcert.types import SmoothcertError, UsageError
+from smoothcert.types import UsageError
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,24 +71,6 @@ def rounding(logits: Tensor, eps: float) -> Tensor:
     margin, size = (top[:, 0] - top[:, 1]).median(), top.abs().median()
     allowed: Tensor = 0.3 * eps**0.5 * margin + 100 * eps * (size + logits.abs().nan_to_num(0.0, 0.0, 0.0))
     return allowed
-
-
-def count_classes(model: Any, x: Tensor) -> int:
-    """Return the number of classes of a model, found on one input.
-
-    Raises:
-        UsageError: The model cannot classify it.
-    """
-    try:
-        with torch.inference_mode():
-            return int(as_logits(model(x[None]), 1).shape[1])
-    except SmoothcertError:
-        raise
-    except Exception as error:  # a model may raise anything
-        raise UsageError(
-            f"the model cannot classify an input of shape {tuple(x.shape)} ({first_line(error)}); use a dataset of the "
-            "shape that it was trained on."
-        ) from error
 
 
 def as_logits(output: Any, rows: int) -> Tensor:

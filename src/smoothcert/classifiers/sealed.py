@@ -180,6 +180,15 @@ class Sealed:
                 "state, and do not change it meanwhile."
             )
 
+    def count_classes(self, x: Tensor) -> int:
+        """Return the number of classes, found on one input.
+
+        Raises:
+            UsageError: If the model cannot classify it.
+        """
+        with torch.inference_mode(), _exclusive(x.device):
+            return int(self._evaluate(x[None]).shape[1])
+
     def tolerance(self, logits: Tensor) -> Tensor:
         """Bound how far rounding may move logits of this classifier."""
         return rounding(logits.double(), self._eps)

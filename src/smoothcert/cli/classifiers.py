@@ -14,7 +14,7 @@ from torch import nn
 from smoothcert import data, models
 from smoothcert.certify import Memory, Smoothed
 from smoothcert.classifiers import VOTES, Consensus, Denoised, Ensemble
-from smoothcert.classifiers.agreement import count_classes
+from smoothcert.classifiers.sealed import Sealed
 from smoothcert.cli.options import DataRoot, Device, Group, Threads, hardware, numbers
 from smoothcert.cli.procedures import with_arithmetic
 from smoothcert.noise import Gaussian, Noise, noise_from_config
@@ -230,7 +230,7 @@ def open_models(
         one = models.open_model(each, architecture=options.arch, normalize=options.normalize)
         one.model.to(device)
         if one.num_classes is None and dataset is not None:
-            one = replace(one, num_classes=count_classes(one.model, dataset[0][0].to(device)))
+            one = replace(one, num_classes=Sealed(one.model).count_classes(dataset[0][0].to(device)))
         loaded.append(one)
     return loaded
 
