@@ -56,7 +56,7 @@ def same(loaded: LoadedModel | nn.Module, model: nn.Module, x: torch.Tensor) -> 
     found = loaded.model if isinstance(loaded, LoadedModel) else loaded
     assert not found.training
     with torch.inference_mode():
-        return all(torch.allclose(found(x[:rows]), model(x[:rows]), atol=1e-5) for rows in (1, 2, len(x)))
+        return all(torch.allclose(found(x[:rows]), model(x[:rows]), rtol=1e-4, atol=1e-5) for rows in (1, 2, len(x)))
 
 
 def certify(model: nn.Module, x: torch.Tensor) -> sc.Certificate:
@@ -296,6 +296,21 @@ class TestHuggingFace:
         assert same(loaded, lambda x: model((x - 0.3) / 0.2).logits, inputs())
         assert (loaded.num_classes, loaded.input_shape, loaded.preprocessing) == (3, (1, 8, 8), "file")
         assert set(loaded.source["files"]) == {"config.json", "model.safetensors"}
+
+    @pytest.mark.parametrize(
+        ("changes", "right"),
+        [
+            ({"do_rescale": False}, lambda x: (255 * x - 0.3) / 0.2),
+            ({"rescale_factor": 1 / 127.5, "rescale_offset": True}, lambda x: (2 * x - 1 - 0.3) / 0.2),
+            ({"do_normalize": False}, lambda x: x),
+            ({"do_normalize": False, "do_rescale": False}, lambda x: 255 * x),
+        ],
+    )
+    def test_rescaling_is_part_of_the_model(self, folder, changes, right):
+        path, model = folder
+        file = path / "preprocessor_config.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+        assert same(open_model(path), lambda x: model(right(x)).logits, inputs())
 
     def test_another_normalisation_replaces_that_of_the_folder(self, folder):
         path, model = folder

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from smoothcert.files import parse_json
 from smoothcert.models.loaded import LoadedModel
+from smoothcert.models.normalize import Normalization
 from smoothcert.types import CheckpointError, UsageError
 
 
@@ -61,9 +62,6 @@ def load_huggingface(text: str, options: Mapping[str, Any]) -> LoadedModel:
     size = getattr(config, "image_size", None)
     shape = _input_shape(getattr(config, "num_channels", 3), size)
     processing = _preprocessing(folder, place, folder.is_dir(), options) or {}
-    normalize = None
-    if processing.get("do_normalize", True) and "image_mean" in processing:
-        normalize = (tuple(processing["image_mean"]), tuple(processing["image_std"]))
     side = processing.get("crop_size" if processing.get("do_center_crop") else "size")
     names = [config.id2label[label] for label in sorted(config.id2label)]
     return LoadedModel(
@@ -73,7 +71,7 @@ def load_huggingface(text: str, options: Mapping[str, Any]) -> LoadedModel:
         num_classes=config.num_labels,
         input_shape=_input_shape(getattr(config, "num_channels", 3), side) or shape,
         class_names=None if names == [f"LABEL_{i}" for i in range(len(names))] else tuple(names),
-        normalize=normalize,
+        normalize=_normalization(processing, getattr(config, "num_channels", 3)),
         preprocessing="file" if processing else "unknown",
     )
 
@@ -125,6 +123,22 @@ def _preprocessing(folder: Path, place: str, local: bool, options: Mapping[str, 
     except ValueError as error:
         raise CheckpointError(f"{file} is damaged: {error}.") from error
     return found if isinstance(found, dict) else None
+
+
+def _normalization(processing: Mapping[str, Any], channels: int) -> Normalization | None:
+    """Return what a processor does to 8-bit values as the (mean, std) of values in [0, 1].
+
+    It multiplies by a factor, 1/255 unless it says otherwise, may subtract 1, and may normalise the result.
+    """
+    if not processing:
+        return None
+    scale = 255 * processing.get("rescale_factor", 1 / 255) if processing.get("do_rescale", True) else 255.0
+    offset = 1.0 if processing.get("rescale_offset") else 0.0
+    given = processing.get("do_normalize", True) and "image_mean" in processing
+    mean = processing["image_mean"] if given else [0.0] * channels
+    std = processing["image_std"] if given else [1.0] * channels
+    found = tuple((value + offset) / scale for value in mean), tuple(value / scale for value in std)
+    return None if found == ((0.0,) * channels, (1.0,) * channels) else found
 
 
 def _input_shape(channels: int, size: Any) -> tuple[int, int, int] | None:
