@@ -6,6 +6,8 @@ import http.server
 import json
 import pickle
 import re
+import subprocess
+import sys
 import threading
 import warnings
 import zipfile
@@ -110,6 +112,24 @@ class TestFactories:
         assert (loaded.name, loaded.source["checkpoint"], len(loaded.source["sha256"])) == ("w", "w.th", 64)
         assert same(open_model("w.th", architecture=f"{nets}:small"), model, inputs())
         assert same(open_model(f"w.th,architecture={nets}.py:small"), model, inputs())
+
+    def test_a_file_that_was_moved_makes_the_same_model(self, nets, tmp_path):
+        code = (
+            "import sys; from smoothcert.models import load_model; import torch; torch.manual_seed(0)\n"
+            "from smoothcert.classifiers.identity import model_identity; print(model_identity(load_model(sys.argv[1])))"
+        )
+        (tmp_path / "other").mkdir()
+        (tmp_path / "other" / f"{nets}.py").write_text(NETS)
+        texts = (f"{nets}.py:Net", f"other/{nets}.py:Net", f"{nets}:Net")
+        commands = ([sys.executable, "-c", code, text] for text in texts)
+        assert len({subprocess.run(each, capture_output=True, check=True).stdout for each in commands}) == 1
+
+    def test_two_files_of_one_name_are_not_mixed_up(self, nets, tmp_path):
+        load_model(f"{nets}.py:small")
+        (tmp_path / "other").mkdir()
+        (tmp_path / "other" / f"{nets}.py").write_text(NETS)
+        with pytest.raises(UsageError, match=r"another module .* rename"):
+            load_model(f"other/{nets}.py:small")
 
     def test_the_identity_is_that_of_code_and_weights(self, nets):
         first, second = (load_model(f"{nets}:small,classes={classes}") for classes in (2, 3))
@@ -417,6 +437,12 @@ class TestEndpoints:
         monkeypatch.setattr(Server, "seed", 1)
         with pytest.raises(SmoothcertError, match="the model changed"):
             smoothed.certify(inputs()[0], procedure, seed=0)
+
+    @pytest.mark.parametrize("name", ["gone.onnx", "gone.pt2", "gone.safetensors"])
+    def test_a_missing_file_is_a_mistake_of_the_caller(self, name):
+        with pytest.raises(CheckpointError, match="there is no checkpoint at") as error:
+            load_model(name)
+        assert error.value.exit_code == 2
 
     def test_no_server(self):
         with pytest.raises(SmoothcertError, match="cannot be reached"):

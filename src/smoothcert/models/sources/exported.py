@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from smoothcert.files import parse_json
-from smoothcert.models.checkpoints import read_file
+from smoothcert.models.checkpoints import find_checkpoint, read_file
 from smoothcert.models.foreign import unpickle
 from smoothcert.models.loaded import LoadedModel
 from smoothcert.models.sources.batches import FixedBatch
@@ -100,7 +100,7 @@ def load_program(text: str, options: Mapping[str, Any]) -> LoadedModel:
     """
     if options:
         raise UsageError(f"an exported program has no option {', '.join(sorted(options))}; leave it out.")
-    path = Path(text)
+    path = find_checkpoint(Path(text).expanduser())
     content = read_file(path)
     kind, sha256, batch = is_program(path), hashlib.sha256(content).hexdigest(), None
     try:

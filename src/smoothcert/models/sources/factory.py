@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
-import importlib.util
 import inspect
 import os
 import re
@@ -105,20 +103,13 @@ def _from_package(name: str) -> ModuleType:
 
 
 def _from_file(path: Path) -> ModuleType:
+    """Import a file as the module of its name, so that a model is the same wherever the file lies."""
     if not path.is_file():
         raise UsageError(f"{path} does not exist; give the path of a Python file, as in nets.py:factory.")
-    content = path.resolve().as_posix().encode()
-    name = f"{path.stem}_{hashlib.sha256(content).hexdigest()[:8]}"
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    module = importlib.import_module(path.stem)
+    if Path(module.__file__ or "").resolve() != path.resolve():
+        raise UsageError(f"another module {path.stem} is loaded from {module.__file__}; rename {path.name}.")
     return module

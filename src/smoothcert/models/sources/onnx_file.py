@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from smoothcert.models.checkpoints import read_file
+from smoothcert.models.checkpoints import find_checkpoint, read_file
 from smoothcert.models.loaded import LoadedModel
 from smoothcert.models.sources.batches import ChannelsLast, FixedBatch
 from smoothcert.types import CheckpointError, UsageError
@@ -87,7 +87,7 @@ def load_onnx(text: str, options: Mapping[str, Any]) -> LoadedModel:
     unknown = set(options) - {"layout", "output"}
     if unknown:
         raise UsageError(f"an ONNX file has no option {', '.join(sorted(unknown))}; it takes layout and output.")
-    path = Path(text)
+    path = find_checkpoint(Path(text).expanduser())
     source = f"ONNX file '{path}'"
     content = _whole(path, source)
     session = _session(content, 1, source)
@@ -101,7 +101,7 @@ def load_onnx(text: str, options: Mapping[str, Any]) -> LoadedModel:
         raise UsageError(f"{source} has no output {output!r}; it has {', '.join(names)}.")
     batch, *shape = inputs[0].shape
     last = outputs[names.index(output)].shape[-1]
-    layout = options.get("layout") or _layout(shape, source)
+    layout = options.get("layout") or _layout(shape)
     if layout not in ("nchw", "nhwc"):
         raise UsageError(f"layout must be nchw or nhwc, not {layout!r}.")
     model: nn.Module
@@ -153,7 +153,7 @@ def _session(content: bytes, threads: int, source: str = "the ONNX model") -> An
         raise CheckpointError(f"{source} cannot be loaded: {said}.") from error
 
 
-def _layout(shape: list[Any], source: str) -> str:
+def _layout(shape: list[Any]) -> str:
     if len(shape) != 3 or shape[0] in _CHANNELS or shape[2] not in _CHANNELS:
         return "nchw"
     return "nhwc"
