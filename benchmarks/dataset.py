@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from smoothcert import Anytime, Certificate, Cohen, Gaussian, Procedure, Smoothed, Staged, data, models
-from smoothcert.training import METHODS, TrainingSettings, train
+from smoothcert.training import train
 from smoothcert.types import Outcome
 
 SIGMA = 0.25
@@ -31,8 +31,8 @@ def occupancy(history: list[tuple[int, int]], batch_size: int) -> float:
 def main() -> None:
     torch.manual_seed(0)
     model = models.build("digits-cnn")
-    settings = TrainingSettings(epochs=40, batch_size=64, rate=0.1, holdout=0)
-    train(model, data.load("digits", split="train"), Gaussian(SIGMA), METHODS["gaussian"](), settings, progress=False)
+    train_digits = data.load("digits", split="train")
+    train(model, train_digits, noise=Gaussian(SIGMA), epochs=40, batch_size=64, rate=0.1, holdout=0, progress=False)
     digits = data.load("digits", split="test")
     begin = time.perf_counter()
     runtime = Smoothed(model, Gaussian(SIGMA)).prepare(digits[0][0], samples=INPUTS * 100_000)

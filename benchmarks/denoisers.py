@@ -19,7 +19,7 @@ import torch
 from shared import DOCS, certified, table
 from smoothcert import Gaussian, data, models
 from smoothcert.classifiers.denoised import Denoised, denoised_ensemble
-from smoothcert.training import METHODS, TrainingSettings, train, train_denoiser
+from smoothcert.training import TrainingSettings, train, train_denoiser
 
 NOISE = Gaussian(0.25)
 RADII = (0.0, 0.25, 0.5, 0.75)
@@ -33,9 +33,7 @@ def main() -> None:
     torch.manual_seed(0)
     classifier = models.build("digits-cnn")
     # Noise a thousand times smaller than a grey level: none.
-    train(
-        classifier, digits, Gaussian(1e-6), METHODS["gaussian"](), TrainingSettings(epochs=20, batch_size=64, rate=0.1)
-    )
+    train(classifier, digits, noise=Gaussian(1e-6), epochs=20, batch_size=64, rate=0.1)
     denoisers = []
     for seed in range(3):
         torch.manual_seed(seed)

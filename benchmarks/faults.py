@@ -52,7 +52,7 @@ class Bench:
     """What all attempts share.
 
     Attributes:
-        work: A folder for journals, besides the run folders.
+        work: A folder for journals, in addition to the run folders.
         smoothed: The classifier of this fault; never run in this process, so that forks of it are safe.
         seconds: How long an unbroken attempt takes.
         disk: A small disk, for a fault that fills it.
@@ -408,7 +408,7 @@ def main() -> None:
             bench.seconds = time.perf_counter() - begin
             bench.smoothed = patient  # another model, which its rows name
             whole_over_ray = bench.attempt(bench.work / "patient")["rows"]
-            with Progress(console=Console(stderr=True), auto_refresh=False) as bar:  # no thread beside the forks
+            with Progress(console=Console(stderr=True), auto_refresh=False) as bar:  # no thread next to the forks
                 task = bar.add_task("faults", total=len(names))
                 for number, name in enumerate(names):
                     on_disk = disk is not None and name == "full disk"

@@ -117,7 +117,7 @@ def main() -> None:
             return
         begin = time.perf_counter()
         columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-        with Progress(*columns, console=Console(stderr=True), auto_refresh=False) as bar:  # no thread beside the forks
+        with Progress(*columns, console=Console(stderr=True), auto_refresh=False) as bar:  # no thread next to the forks
             task = bar.add_task("fuzz", total=chosen.cases * len(kinds))
             counted = 0
 

@@ -1,4 +1,4 @@
-"""The seven training methods on MNIST at σ = 0.50, beside the papers' models on the same 200 test images.
+"""The seven training methods on MNIST at σ = 0.50, next to the papers' models on the same 200 test images.
 
 Rebuilds ``docs/mnist.md`` from the models and runs kept in ``benchmarks/mnist``. What is missing there is made first: a
 model by its quick recipe, a run by CERTIFY with n = 100 000 on test images 0, 50, 100, …; both can be stopped and
@@ -89,7 +89,13 @@ def measure_minutes(method: str) -> float:
     for _ in range(TIMED_TURNS):
         model = load_checkpoint(model_file(method)).model
         history = train(
-            model, part, recipe.build_noise(), recipe.build_method(), settings, soft_labels=soft, progress=False
+            model,
+            part,
+            noise=recipe.build_noise(),
+            method=recipe.build_method(),
+            settings=settings,
+            soft_labels=soft,
+            progress=False,
         )
         seconds.append(history[0]["seconds"])
     return before + min(seconds) / 60 * recipe.epochs * (len(x) - recipe.holdout) / TIMED_INPUTS
@@ -121,7 +127,7 @@ INTRODUCTION = """\
 # MNIST at σ = 0.50
 
 LeNet trained by the quick recipes (`smoothcert train mnist-METHOD-0.50-quick`, on two CPU cores) and certified with
-n = 100 000, α = 0.001 on test images 0, 50, 100, …, beside the papers' models on the same 200 images. Certified
+n = 100 000, α = 0.001 on test images 0, 50, 100, …, next to the papers' models on the same 200 images. Certified
 accuracy is in percent. Minutes are those of training, measured on 2 560 images with nothing else running and scaled to
 the recipe's epochs; the soft labels of CAT-RS, and the model that makes them, come on top.
 `python benchmarks/mnist.py` rebuilds this page.

@@ -1,4 +1,4 @@
-"""Who answers, on Fashion-MNIST: ACES, a noise scale per input and the router beside single smoothed classifiers.
+"""Who answers, on Fashion-MNIST: ACES, a noise scale per input and the router next to single smoothed classifiers.
 
 Trains Gaussian LeNets at σ = 0.25, 0.50 and 1.00, certifies each on the test images 0, 50, 100, … (n = 10 000), ACES
 around each with every threshold and a LeNet without noise as its core, the model at σ = 0.50 with a scale chosen for
@@ -46,7 +46,7 @@ from smoothcert.report.recompute import outcomes_of
 from smoothcert.sampling.sigma import OptimizeSigma
 from smoothcert.store import Outcomes
 from smoothcert.store.selector_labels import best_of
-from smoothcert.training import METHODS, TrainingSettings, train
+from smoothcert.training import train
 from smoothcert.training.recipes import load_recipe
 from smoothcert.training.run import train_recipe
 
@@ -88,11 +88,13 @@ class Bench:
         train(
             model,
             data.load(DATASET, split="train"),
-            Gaussian(1e-6),
-            METHODS["gaussian"](),
-            TrainingSettings(epochs=7, batch_size=128, rate=0.1, weight_decay=5e-4, votes=1),
+            noise=Gaussian(1e-6),
+            epochs=7,
+            batch_size=128,
+            rate=0.1,
+            weight_decay=5e-4,
+            votes=1,
             folder=folder,
-            info=models.CheckpointInfo.of("cifar-resnet20", in_channels=1),
         )
         model = load_model(folder / "last.safetensors").eval()
         lines = ["idx\tlabel\tpredict"]

@@ -1,4 +1,4 @@
-"""Mean samples of Staged and Anytime beside Wald's bound, over true probabilities on both sides of the threshold.
+"""Mean samples of Staged and Anytime next to Wald's bound, over true probabilities on both sides of the threshold.
 
 The true p are those at which Wald's bound takes values evenly spaced on a logarithmic scale, above and below the
 threshold Φ(r/σ), as far as such p exist. Samples and decisions of Staged are in closed form; those of Anytime are exact

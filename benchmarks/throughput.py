@@ -1,4 +1,4 @@
-"""Noisy samples per second of CERTIFY, beside a peer library, a plain loop and the bare forward pass, in one process.
+"""Noisy samples per second of CERTIFY, next to a peer library, a plain loop and the bare forward pass, in one process.
 
 Contenders take short turns, one after the other, over and over, so that a machine busy with other work slows all of
 them alike; a rate is the median of the turns, a ratio the median over the rounds. Certification and the bare forward

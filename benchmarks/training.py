@@ -1,4 +1,4 @@
-"""Time per training image of every method on LeNet, beside the least it can take.
+"""Time per training image of every method on LeNet, next to the least it can take.
 
 The least is the number of copies that the method runs through the network (counted, by kind: for the gradient by the
 weights, by the input, or none) times the bare cost of one copy of that kind, measured in the same round. MACER and
@@ -118,7 +118,7 @@ def peer(name: str, method: Method, network: nn.Module, count: int) -> Callable[
 def main() -> None:
     torch.manual_seed(0)
     network = models.build("lenet")
-    train(network, data(4096), NOISE, METHODS["gaussian"](), TrainingSettings(epochs=3, holdout=0), progress=False)
+    train(network, data(4096), noise=NOISE, epochs=3, holdout=0, progress=False)
     network.train()
     methods = {name: kind(**SETTINGS.get(name, {})) for name, kind in METHODS.items()}
     sizes = {
@@ -137,7 +137,7 @@ def main() -> None:
             soft = F.one_hot(batch[1], 10) * 0.9 + 0.01
             spent = seconds(
                 lambda c=counting, b=batch, m=method, s=soft: train(
-                    c, b, NOISE, m, gentle, soft_labels=s, progress=False
+                    c, b, noise=NOISE, method=m, settings=gentle, soft_labels=s, progress=False
                 )
             )
             least = sum(counting.rows[kind] * cost[kind] for kind in cost)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from smoothcert import cli
+from smoothcert import cli, plugins, specifiers
 
 os.environ.setdefault("PYTHONFAULTHANDLER", "1")  # a process that tests start tells where it died
 NOT_HERE = "the published logs and models are not here"
@@ -58,22 +58,37 @@ def repeatable_seeds(request, monkeypatch):
     monkeypatch.setattr(secrets, "randbits", random.Random(request.node.nodeid).getrandbits)
 
 
-@pytest.fixture
-def shared_data() -> Path:
-    """Published logs beside the repository; tests that need them skip where they are missing."""
-    folder = Path(os.environ.get("SMOOTHCERT_SHARED", Path(__file__).parents[2] / "shared")) / "data"
+@pytest.fixture(autouse=True)
+def plugins_as_before():
+    """What a test registers, and the files that it imports as plug-ins, are gone after it."""
+    before = {group: dict(registry._plugins) for group, registry in plugins._REGISTRIES.items()}
+    files = set(specifiers._FILES)
+    yield
+    for group, registry in plugins._REGISTRIES.items():
+        registry._plugins = before.get(group, {})
+    for name in set(specifiers._FILES) - files:
+        del specifiers._FILES[name]
+        sys.modules.pop(name, None)
+
+
+def shared_folder(name: str) -> Path:
+    """Return a folder of the shared folder next to the repository; skip the test where it is missing."""
+    folder = Path(os.environ.get("SMOOTHCERT_SHARED", Path(__file__).parents[2] / "shared")) / name
     if not folder.is_dir():
         pytest.skip(NOT_HERE)
     return folder
+
+
+@pytest.fixture
+def shared_data() -> Path:
+    """Published logs."""
+    return shared_folder("data")
 
 
 @pytest.fixture
 def shared_assets() -> Path:
-    """Models that others published, beside the repository; tests that need them skip where they are missing."""
-    folder = Path(os.environ.get("SMOOTHCERT_SHARED", Path(__file__).parents[2] / "shared")) / "assets"
-    if not folder.is_dir():
-        pytest.skip(NOT_HERE)
-    return folder
+    """Models that others published."""
+    return shared_folder("assets")
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -17,16 +17,18 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 LAYERS = [
     {"types", "progress"},
-    {"files", "stats"},
+    {"files", "stats", "specifiers", "plain_yaml"},
+    {"plugins"},
     {"noise"},
     {"models", "data"},
     {"classifiers"},
     {"sampling"},
     {"certify"},
-    {"store"},
+    {"store", "compositions"},
     {"evaluate"},
     {"training", "report"},
-    {"attack", "doctor"},
+    {"attack", "doctor", "hub"},
+    {"testing"},
 ]
 """A package may import itself and the packages of the layers above it in this list."""
 
@@ -85,14 +87,14 @@ def test_nobody_imports_the_command_line():
 @pytest.mark.parametrize(
     ("folder", "shared", "registry"),
     [
-        ("noise", {"base", "grid", "thresholds"}, {type_.__module__ for type_ in NOISES.values()}),
+        ("noise", {"base", "grid", "thresholds"}, {type_.__module__ for type_ in NOISES.own.values()}),
         (
             "certify",
-            {"answering", "base", "choice", "forecast", "inputs", "memory", "per_input"}
+            {"answering", "base", "batches", "choice", "forecast", "inputs", "memory", "per_input"}
             | {"plan", "router", "runner", "simultaneous", "smoothed"},
-            {type_.__module__ for type_ in PROCEDURES.values()},
+            {type_.__module__ for type_ in PROCEDURES.own.values()},
         ),
-        ("training/methods", {"base"}, {loss.__module__ for loss in METHODS.values()}),
+        ("training/methods", {"base"}, {loss.__module__ for loss in METHODS.own.values()}),
     ],
 )
 def test_every_file_of_methods_is_registered(folder, shared, registry):

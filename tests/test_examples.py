@@ -34,6 +34,8 @@ PAGES = [
                 "corruptions",
                 "report",
                 "doctor",
+                "plugins",
+                "python",
             )
         ),
     )

@@ -42,6 +42,11 @@ def text_table(data: bytes, pick: random.Random) -> bytes:
     return change_lines(data, pick, change_fields)
 
 
+def comma_table(data: bytes, pick: random.Random) -> bytes:
+    """Comma-separated text."""
+    return change_lines(data, pick, lambda line, pick: change_fields(line, pick, b","))
+
+
 def json_file(data: bytes, pick: random.Random) -> bytes:
     return change_json(data, pick)
 
@@ -380,7 +385,7 @@ def _part_bytes(table: pa.Table, config: str | None) -> bytes:
 
 
 def _resealed(content: bytes) -> bytes:
-    """The checksum of a part computed anew, where its place is still there."""
+    """The checksum of a part computed again, where its place is still there."""
     found = list(re.finditer(rb"sha256:[0-9a-f]{64}", content))
     if not found:
         return content

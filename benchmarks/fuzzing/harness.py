@@ -28,7 +28,7 @@ Files = dict[str, bytes]
 """The files of a case, by their path in its folder."""
 
 MEMORY = 1 << 30
-"""What a case may take beside what the process had before."""
+"""What a case may take next to what the process had before."""
 
 BATCH = 50
 BOMBS = 0.01  # the share of cases that begin with a hostile file

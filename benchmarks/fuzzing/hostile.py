@@ -18,7 +18,7 @@ from PIL import Image
 
 from fuzzing.formats import gzip_bomb, npy_bytes, zip_bomb
 from fuzzing.harness import Files
-from fuzzing.seeds import idx, network, packed_tar, published, saved, tar_member
+from fuzzing.seeds import idx, labelled_images, network, packed_tar, published, saved, tar_member
 
 BOMB = 3 << 29
 """The size of what a bomb unpacks to: half as much again as a case may take."""
@@ -71,6 +71,12 @@ def image_bombs() -> list[Files]:
         found.append({"class/x.png": stream.getvalue()})
     script = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n(x) run\n%%EOF\n"
     return [*found, {"class/x.png": script}, {"class/x.jpg": b"%PDF-1.4\n"}]
+
+
+def labels_hostile() -> list[Files]:
+    (files,) = labelled_images(Path())
+    names = (b"../outside.png", b"/etc/passwd", b"a" * 300_000, b"sub", b"\xff\xfe")
+    return [{**files, "labels.csv": b"file,label\n" + name + b",dog\n"} for name in names]
 
 
 def npz_hostile() -> list[Files]:

@@ -14,6 +14,7 @@ from fuzzing import formats, hostile, seeds
 from fuzzing.harness import Escaped, Kind
 from smoothcert import data
 from smoothcert.certify.memory import Memory
+from smoothcert.compositions import open_classifier, read_composition, write_composition
 from smoothcert.data.archive import unpack
 from smoothcert.data.loading import load_published
 from smoothcert.models import describe, load_checkpoint, load_denoiser
@@ -116,10 +117,35 @@ def read_recipe(folder: Path) -> None:
     recipe_to_yaml(load_recipe(folder / "r.yaml"))
 
 
+def read_composed(folder: Path) -> None:
+    """Read a composition next to its models, write it again, and run what it describes."""
+    for name, content in seeds.parts().items():
+        (folder / name).write_bytes(content)
+    write_composition(folder / "again.yaml", read_composition(folder / "c.yaml").composition)
+    opened = open_classifier(folder / "c.yaml")
+    opened.as_dict()
+    opened.smoothed()
+    for each in opened.parts.values() or (opened.base,):
+        each.model(torch.zeros(1, 1, 8, 8))
+
+
 def read_images(folder: Path) -> None:
     dataset = data.load(folder)
     for index in range(len(dataset)):
         dataset[index]
+
+
+def read_labelled_images(folder: Path) -> None:
+    dataset = data.load(f"{folder},classes=names.txt,size=8")
+    for index in range(len(dataset)):
+        dataset[index]
+
+
+def read_table(folder: Path) -> None:
+    for path in folder.glob("t.*"):
+        dataset = data.load(f"{path},label=kind")
+        dataset[0]
+        dataset[len(dataset) - 1]
 
 
 def read_npz(folder: Path) -> None:
@@ -144,7 +170,7 @@ def read_published(folder: Path) -> None:
 
 
 def read_archive(folder: Path) -> None:
-    """Unpack into a folder beside which nothing may change."""
+    """Unpack into a folder next to which nothing may change."""
     inner = folder / "data"
     inner.mkdir()
     before = {file: file.read_bytes() for file in folder.iterdir() if file.is_file()}
@@ -203,9 +229,10 @@ KINDS = (
     Kind("logs", seeds.logs, read_log_file, {"*": formats.text_table}, share=0.7),
     Kind("logs of ACES", seeds.aces_logs, read_aces, {"*": formats.text_table}, share=0.7),
     Kind("run folders", seeds.runs, read_run, _RUN),
-    Kind("run folders, sealed anew", seeds.runs, read_run, _SEALED, share=1.0),
+    Kind("run folders, sealed again", seeds.runs, read_run, _SEALED, share=1.0),
     Kind("runs for a selector", seeds.selections, read_selection, _SEALED, share=0.9),
     Kind("recipes", seeds.recipes, read_recipe, {"*": formats.yaml_file}, share=0.7),
+    Kind("compositions", seeds.compositions, read_composed, {"*.yaml": formats.yaml_file}, share=0.7),
     Kind(
         "images",
         seeds.images,
@@ -214,6 +241,15 @@ KINDS = (
         hostile.image_bombs,
         (b"%!PS-Adobe", b"IHDR", b"Exif\0\0"),
     ),
+    Kind(
+        "images with labels.csv",
+        seeds.labelled_images,
+        read_labelled_images,
+        {"*.csv": formats.comma_table, "*.txt": formats.comma_table},
+        hostile.labels_hostile,
+        (b"../", b"/", b",", b'"', b"\0"),
+    ),
+    Kind("tables", seeds.tables, read_table, {"*.csv": formats.comma_table}, tokens=(b",", b'"', b"nan", b"1e999")),
     Kind(
         ".npz datasets",
         seeds.npz,

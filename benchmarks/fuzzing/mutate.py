@@ -102,7 +102,7 @@ def change_bytes(data: bytes, pick: random.Random, tokens: Sequence[bytes] = (),
     Args:
         data: The bytes.
         pick: The source of randomness.
-        tokens: Words of the format, besides :data:`TOKENS`.
+        tokens: Words of the format, in addition to :data:`TOKENS`.
         other: Another file of the kind, for splices.
 
     Returns:
@@ -154,7 +154,7 @@ def change_tree(value: Any, pick: random.Random, values: Sequence[Any] = ()) -> 
     Args:
         value: Lists, mappings and what they hold; it is not changed itself.
         pick: The source of randomness.
-        values: Values that mean something in such a tree, besides :data:`VALUES`.
+        values: Values that mean something in such a tree, in addition to :data:`VALUES`.
 
     Returns:
         The changed tree.

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import io
 import pickle
 import struct
 import tarfile
+import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.csv
+import pyarrow.parquet
 import torch
 from PIL import Image
 
@@ -190,6 +194,32 @@ def recipes(work: Path) -> list[Files]:
     return [{"r.yaml": recipe_to_yaml(load_recipe(name)).encode()} for name in names]
 
 
+@functools.cache
+def parts() -> Files:
+    """The models of compositions, which are not changed."""
+    with tempfile.TemporaryDirectory() as name:
+        work = Path(name)
+        for name, classes in (("a", 10), ("b", 10), ("s", 2)):
+            info = CheckpointInfo.of("digits-cnn", num_classes=classes, sigma=0.25)
+            save_checkpoint(work / f"{name}.safetensors", build("digits-cnn", num_classes=classes), info)
+        info = CheckpointInfo.of("dncnn-small", sigma=0.25)
+        save_checkpoint(work / "d.safetensors", build_denoiser("dncnn-small"), info)
+        return files_of(work)
+
+
+def compositions(work: Path) -> list[Files]:
+    """A file of each kind."""
+    texts = (
+        b"kind: ensemble\nmembers:\n- a.safetensors\n- b.safetensors\nvote: weighted\nweights: [0.6, 0.4]\n",
+        b"kind: consensus\nmembers: [a.safetensors, b.safetensors]\nfirst: 1\nmargin: 0.5\n",
+        b"kind: denoised\nmodel: {kind: ensemble, members: [a.safetensors, b.safetensors]}\ndenoiser: d.safetensors\n",
+        b"kind: routed\nselector: s.safetensors\nnoise: {name: gaussian, sigma: 0.5}\nexperts:\n"
+        b"- {model: a.safetensors, noise: {name: uniform, lam: 0.5}}\n- core: b.safetensors\n",
+        b"kind: aces\nmodel: a.safetensors\ncore: b.safetensors\nselector: s.safetensors\ntheta: 0.3\n",
+    )
+    return [{"c.yaml": text} for text in texts]
+
+
 def images(work: Path) -> list[Files]:
     pixels = np.random.default_rng(0).integers(0, 256, (9, 12, 3), dtype=np.uint8)
     picture = Image.fromarray(pixels)
@@ -199,7 +229,6 @@ def images(work: Path) -> list[Files]:
         ("png", picture, {}),
         ("png", alpha, {}),
         ("png", picture.convert("P"), {"transparency": 0}),
-        ("png", picture.convert("I;16"), {}),
         ("jpg", picture, {}),
         ("jpg", picture, {"progressive": True}),
         ("jpg", picture.convert("CMYK"), {}),
@@ -215,6 +244,20 @@ def images(work: Path) -> list[Files]:
     return found
 
 
+def labelled_images(work: Path) -> list[Files]:
+    found = {name: content for files in images(work) for name, content in files.items()}
+    image, other, names = found["class/x.png"], found["class/x.tif"], b"cat\ndog\n"
+    table = b"file,label\na.png,dog\nsub/b.tif,0\n"
+    return [{"a.png": image, "sub/b.tif": other, "labels.csv": table, "names.txt": names}]
+
+
+def tables(work: Path) -> list[Files]:
+    text = b"a,b,kind\n1,0.5,x\n2,-3e4,y\n3,0,x\n"
+    stream = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.csv.read_csv(io.BytesIO(text)), stream)
+    return [{"t.csv": text}, {"t.csv": text.replace(b"x", b"0").replace(b"y", b"1")}, {"t.parquet": stream.getvalue()}]
+
+
 def npz(work: Path) -> list[Files]:
     pick = np.random.default_rng(0)
     x = pick.integers(0, 256, (4, 5, 5, 3), dtype=np.uint8)
@@ -222,6 +265,7 @@ def npz(work: Path) -> list[Files]:
     contents: list[dict[str, Any]] = [
         {"x": x, "y": y, "class_names": np.array(["a", "b", "c", "d"])},
         {"images": (x[..., 0] / 255).astype(np.float32), "labels": y[:, None].astype(np.uint8)},
+        {"train_images": x, "train_labels": y[:, None], "test_images": x[:2], "test_labels": y[:2, None]},  # MedMNIST
     ]
     found = []
     for content in contents:
@@ -315,7 +359,7 @@ def soft_label_folders(work: Path) -> list[Files]:
     return [files_of(work / "labels")]
 
 
-IDENTITY = {"recipe": {"epochs": 2, "method": {"name": "gaussian"}}, "seed": 0}
+IDENTITY = {"optimizer": "sgd", "recipe": {"epochs": 2, "method": {"name": "gaussian"}}, "seed": 0}
 
 
 def trainer() -> tuple[torch.nn.Module, torch.optim.Optimizer]:

@@ -39,7 +39,7 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
-def temporary_beside(path: Path) -> Path:
+def temporary_next_to(path: Path) -> Path:
     """Return a path in the folder of ``path`` for a temporary file that will replace it."""
     return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
@@ -91,7 +91,7 @@ def _followed(path: Path) -> Path | int:
 
 @contextmanager
 def _renamed_to(path: Path) -> Iterator[Path]:
-    temporary = temporary_beside(path)
+    temporary = temporary_next_to(path)
     try:
         yield temporary
         with temporary.open("rb") as file:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import json
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
 from decimal import ROUND_FLOOR, Decimal
 from enum import Enum
-from typing import TypeAlias, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 StrPath: TypeAlias = str | os.PathLike[str]
 
@@ -83,6 +84,26 @@ class Votes:
     counts: tuple[int, ...]
     checkpoints: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
+    @property
+    def samples(self) -> int:
+        """All samples drawn."""
+        return self.n
+
+    @property
+    def invalid(self) -> int:
+        """Samples with invalid logits (NaN or infinite), which are votes for no class."""
+        return self.n - sum(self.counts)
+
+
+def invalid_text(invalid: int, samples: int) -> str:
+    """Write how many samples had invalid logits, as a warning."""
+    return (
+        f"{invalid:,} of {samples:,} samples had invalid logits (NaN or infinite) and count as votes for no class; "
+        "`smoothcert doctor` looks for the reason."
+    )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Routing:
@@ -106,9 +127,55 @@ class Routing:
     core: int | None = None
     shared: bool = False
 
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
+
+class _Stored:
+    """Answers that can be written as JSON."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as values of JSON; ``from_dict`` returns an equal object."""
+        values: dict[str, Any] = _plain(self)
+        return values
+
+    @classmethod
+    def from_dict(cls: type[S], values: Mapping[str, Any]) -> S:
+        """Return what :meth:`to_dict` wrote.
+
+        Names, types and ranges are checked, also for untrusted values. Nothing proves that the votes were drawn: a dict
+        from others is as trustworthy as they are.
+
+        Raises:
+            UsageError: If a field is missing, unknown, of another type or out of range.
+        """
+        from pydantic import TypeAdapter, ValidationError  # slow to import
+
+        kind = cls.__name__.lower()
+        try:
+            text = json.dumps(values, allow_nan=False)
+            found = TypeAdapter(cls).validate_json(text, strict=True)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"])) or "it"
+            raise UsageError(f"this is not a {kind}: {where}: {first['msg']}.") from error
+        except (TypeError, ValueError, RecursionError) as error:
+            raise UsageError(f"this is not a {kind} in values of JSON: {error}.") from error
+        for problem in found._problems():
+            raise UsageError(f"this is not a valid {kind}: {problem}.")
+        return found
+
+    def _problems(self) -> Iterator[str]:
+        """Describe the fields that are out of range."""
+        yield from ()
+
+
+S = TypeVar("S", bound=_Stored)
+
 
 @dataclass(frozen=True, kw_only=True)
-class Certificate:
+class Certificate(_Stored):
     """A proved statement: within ``radius`` of the input the smoothed classifier answers ``label``.
 
     The statement is wrong with probability at most ``alpha`` over the noise drawn. An abstention has the label
@@ -170,17 +237,54 @@ class Certificate:
         own = self.n0 + self.n
         return own if self.routing is None or self.routing.shared else own + self.routing.n0 + self.routing.n
 
+    @property
+    def invalid(self) -> int:
+        """Samples with invalid logits (NaN or infinite), which are votes for no class."""
+        counted = sum(self.counts) + sum(self.selection)
+        if self.routing is not None and not self.routing.shared:
+            counted += sum(self.routing.counts) + sum(self.routing.selection)
+        return self.samples - counted
+
     def __str__(self) -> str:
+        made = f"{self.guarantee.value} guarantee, {self.arithmetic.value} arithmetic, {self.samples:,} samples"
         if self.abstained:
-            return f"abstain (n = {self.n}, alpha = {self.alpha:g})"
-        return (
-            f"class {self.label} within {self.norm.value} radius {radius_text(self.radius)} "
-            f"(n = {self.n}, alpha = {self.alpha:g}, guarantee {self.guarantee.value})"
-        )
+            return f"No class is certified at alpha = {self.alpha} ({made})."
+        scope = "at this input, without a radius"
+        if self.radius > 0:
+            limit = "of at most" if self.norm is Norm.L0 else "below"
+            digits = 0 if self.norm is Norm.L0 else 3 if self.radius >= 0.001 else 9
+            shown = radius_text(self.radius, digits)
+            scope = f"for every perturbation with an {self.norm.value} norm {limit} {shown}"
+        return f"Class {self.label} {scope}; wrong with probability at most {self.alpha} over the noise ({made})."
+
+    def _problems(self) -> Iterator[str]:
+        yield from _answer_problems(self)
+        yield from _vote_problems("", self.n0, self.selection, {}, "selection")
+        if not 0 <= self.radius < LARGEST_RADIUS or (self.abstained and self.radius > 0):
+            yield f"radius is {self.radius} for label {self.label}"
+        unproved = self.radius > 0 and self.p_lower <= 0.5 and self.guarantee is not Guarantee.MEMORY  # of other votes
+        if not 0 <= self.p_lower <= 1 or unproved:
+            yield f"p_lower is {self.p_lower}, which does not prove the radius {self.radius}"
+        if not all(0 < share <= self.alpha for share in self.alpha_split.values()):
+            yield f"alpha_split has a share outside of (0, {self.alpha}]"
+        if not all(0 < target < LARGEST_RADIUS for target in self.decisions):
+            yield "decisions are about a radius that is not a positive number"
+        if any(each is Outcome.CERTIFIED and target > self.radius for target, each in self.decisions.items()):
+            yield "decisions certify a radius that is larger than that of the certificate"
+        if not 0 <= self.offset < LARGEST_RADIUS:
+            yield f"offset is {self.offset}"
+        for stage in self.stages:
+            yield from _vote_problems("stages: ", stage.n, stage.counts, stage.checkpoints)
+        if self.routing is not None:
+            one = self.routing
+            yield from _vote_problems("routing: ", one.n, one.counts, {})
+            yield from _vote_problems("routing: ", one.n0, one.selection, {}, "selection")
+            if one.choice < ABSTAIN or not (self.radius <= one.radius < LARGEST_RADIUS and 0 <= one.p_lower <= 1):
+                yield f"routing with radius {one.radius} does not prove the radius {self.radius}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prediction:
+class Prediction(_Stored):
     """The class of the smoothed classifier at one input, wrong with probability at most ``alpha``; without a radius.
 
     The fields are those of :class:`Certificate`; ``p_value`` is that of the two-sided test between the two most
@@ -200,6 +304,57 @@ class Prediction:
     def abstained(self) -> bool:
         return self.label == ABSTAIN
 
+    @property
+    def samples(self) -> int:
+        """All samples drawn."""
+        return self.n
+
+    @property
+    def invalid(self) -> int:
+        """Samples with invalid logits (NaN or infinite), which are votes for no class."""
+        return self.n - sum(self.counts)
+
+    def __str__(self) -> str:
+        made = f"no radius, {self.n:,} samples"
+        if self.abstained:
+            return f"No class is predicted at alpha = {self.alpha} ({made})."
+        return f"Class {self.label} at this input; wrong with probability at most {self.alpha} over the noise ({made})."
+
+    def _problems(self) -> Iterator[str]:
+        yield from _answer_problems(self)
+        if not 0 <= self.p_value <= 1:
+            yield f"p_value is {self.p_value}"
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of a certificate as values of JSON."""
+    if is_dataclass(value):
+        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, tuple) else value
+
+
+def _answer_problems(answer: Certificate | Prediction) -> Iterator[str]:
+    if answer.label < ABSTAIN:
+        yield f"label is {answer.label}"
+    if not 0 < answer.alpha < 1:
+        yield f"alpha is {answer.alpha}"
+    for name in ("seed", "index"):
+        if not 0 <= getattr(answer, name) < 2**63:
+            yield f"{name} is {getattr(answer, name)}"
+    yield from _vote_problems("", answer.n, answer.counts, getattr(answer, "checkpoints", {}))
+
+
+def _vote_problems(
+    where: str, n: int, counts: tuple[int, ...], checkpoints: Mapping[int, tuple[int, ...]], name: str = "counts"
+) -> Iterator[str]:
+    for votes, most in ((counts, n), *((votes, reached) for reached, votes in checkpoints.items())):
+        if min(votes, default=0) < 0 or sum(votes) > most:
+            yield f"{where}{name} are negative or more than {most} samples"
+
 
 def radius_text(radius: float, digits: int = 3) -> str:
     """Return a radius as decimal text, rounded **down**: no printed radius exceeds the proved one.
@@ -208,7 +363,7 @@ def radius_text(radius: float, digits: int = 3) -> str:
         >>> radius_text(0.24996, 3)
         '0.249'
     """
-    return str(Decimal(radius).quantize(Decimal(1).scaleb(-digits), rounding=ROUND_FLOOR))
+    return f"{Decimal(radius).quantize(Decimal(1).scaleb(-digits), rounding=ROUND_FLOOR):f}"
 
 
 class SmoothcertError(Exception):

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import time
+import warnings
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 from scipy import stats
 
 from smoothcert import ABSTAIN, Anytime, Certificate, Cohen, Gaussian, Guarantee, Norm, OptimizeSigma, Smoothed, Staged
-from smoothcert.certify import PROCEDURES, Aces, Task, answer
-from smoothcert.classifiers.sealed import COPIES
+from smoothcert.certify import PROCEDURES, Aces, Task, answer, runner
+from smoothcert.classifiers.sealed import COPIES, Sealed
+from smoothcert.sampling.runtimes import MEASURE_SECONDS, not_worth_measuring, unprepared
 from smoothcert.stats import lower_bound
 from smoothcert.types import Outcome, UsageError, Votes
 
@@ -44,6 +49,58 @@ def test_all_invalid_votes_abstain():
     assert smoothed.predict(X, seed=0, index=0).label == ABSTAIN
 
 
+def test_invalid_votes_are_warned_about(half_space):
+    def sometimes(x):
+        return torch.where(x[:, :1] > 1, torch.nan, half_space(x))
+
+    smoothed = Smoothed(sometimes, Gaussian(0.5))
+    for call in (partial(smoothed.certify, X, Cohen(n=1000)), partial(smoothed.predict, X)):
+        with pytest.warns(UserWarning, match="samples had invalid logits") as found:
+            given = call(seed=0, index=0)
+        counted = sum(given.counts) + sum(getattr(given, "selection", ()))
+        assert 0 < given.invalid == given.samples - counted < given.samples
+        assert [str(each.message).split(" samples")[0] for each in found] == [f"{given.invalid} of {given.samples:,}"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert Smoothed(half_space, Gaussian(0.5)).certify(X, Cohen(n=1000), seed=0).invalid == 0
+
+
+def test_runtimes_are_benchmarked_where_sampling_takes_long(half_space, monkeypatch):
+    """Decided by the expected time of the samples, not by their number alone."""
+    measured = []
+
+    def prepare(sealed, x, *, samples, **options):
+        measured.append(samples)
+        return unprepared(sealed, 100)
+
+    monkeypatch.setattr(runner, "prepare", prepare)
+    for rate, benchmarked in ((1e2, [1_000, 20_000]), (1e4, [20_000]), (1e9, [])):
+        measured.clear()
+        monkeypatch.setattr(runner, "not_worth_measuring", lambda *_, rate=rate: max(rate, 800))
+        for samples in (100, 800, 1_000, 20_000):
+            Smoothed(half_space, Gaussian(0.5)).prepare(X, samples=samples)
+        assert measured == benchmarked
+    smoothed = Smoothed(half_space, Gaussian(0.5))
+    monkeypatch.setattr(runner, "not_worth_measuring", lambda *_: 5_000)
+    for samples in (2_000, 5_000, 6_000, 100, 6_000, 2_000_000):
+        smoothed.prepare(X, samples=samples)
+    assert measured == [6_000]  # and what was prepared is kept
+
+
+def test_the_time_of_a_sample_is_measured():
+    def slow(x):
+        time.sleep(0.001 * len(x))
+        return x
+
+    sealed = Sealed(slow)
+    copies = torch.rand(40, 2)
+    sealed.verify(copies)
+    assert 800 <= not_worth_measuring(sealed, copies) <= 1_000 * MEASURE_SECONDS
+    fast = Sealed(torch.nn.Linear(2, 2))
+    fast.verify(copies)
+    assert not_worth_measuring(fast, copies) > 1_000 * MEASURE_SECONDS
+
+
 def test_predict(half_space):
     smoothed = Smoothed(half_space, Gaussian(0.5))
     sure = smoothed.predict(X, seed=0, index=0)
@@ -69,7 +126,7 @@ def test_selection_votes_are_not_used_for_the_bound(half_space):
 
 def test_a_printed_radius_is_never_larger(half_space):
     c = Smoothed(half_space, Gaussian(0.5)).certify(X, Cohen(n=1000), seed=0, index=0)
-    assert float(str(c).split("radius ")[1].split()[0]) <= c.radius
+    assert float(str(c).split("below ")[1].split(";")[0]) <= c.radius
 
 
 def test_the_users_module_is_left_as_it_was():

@@ -140,12 +140,12 @@ def test_refusals(command, published, tmp_path, shared_data):
             [*published, "--theta", "0.1,1.5"],
             "theta '0.1,1.5' must read like 0.1,0.3 or 0:1:0.1, with numbers in [0, 1]",
         ),
-        ([*published, "--theta", "0.105"], "no threshold 0.105; the nearest stored is 0.1"),
+        ([*published, "--theta", "0.105"], "no threshold 0.105; the nearest is 0.1"),
         ([*published, "--radii", "1:0:0.5"], "must increase"),
         ([*published, "--format", "htm"], "unknown table format 'htm'"),
         ([*runs], "give its prediction log with --core"),
         ([*runs, "--core", certification], "holds a certification"),
-        ([*core, "--runs", tmp_path / "none"], "there is no run folder"),
+        ([*core, "--runs", tmp_path / "none"], "neither the run folder"),
         ([*published, "--single", certification], "name the figure with --plot"),
         ([*published, "--plot-radius", 1], "name it with --plot"),
         ([*published, "--plot-entropy", tmp_path / "a.png"], "give --plot-radius"),
@@ -166,3 +166,22 @@ def test_help_teaches_by_example(command):
     code, out, _ = command("--help")
     assert code == 0
     assert "smoothcert aces --runs" in out.split("Example", 1)[1]
+
+
+def test_a_threshold_that_is_not_stored_is_named(command, published):
+    assert "have no threshold 0.333; the nearest is 0.33." in refusal(command(*published, "--theta", "0.333"))
+
+
+def test_equal_names_are_told_apart(command, published, shared_data, tmp_path):
+    paths = []
+    for parent in ("a", "b"):
+        paths.append(tmp_path / parent / "x")
+        paths[-1].parent.mkdir()
+        for file in (shared_data / FOLDER).glob("cifar10_consistency_025_*"):
+            if file.name.endswith(("certification", "0.00", "1.00")):
+                ending = file.name.removeprefix("cifar10_consistency_025")
+                (paths[-1].parent / f"x{ending}").symlink_to(file)
+    runs = [option for path in paths for option in ("--runs", path)]
+    code, out, err = command(*runs, *published[2:], "--theta", "1", "--radii", "0", "--format", "csv")
+    assert code == 0, err
+    assert [line.split(",")[0] for line in out.splitlines()] == ["name", "a/x", "b/x"]

@@ -188,7 +188,7 @@ def test_a_run_of_something_else_is_refused(run, checkpoint, stored, tmp_path):
         (["--alpha", "0"], "alpha must lie strictly"),
         (["--seed", "-1"], "seed must be between"),
         (["--format", "htm"], "did you mean 'html'"),
-        (["-o", "nowhere/rows.csv"], "there is no folder nowhere"),
+        (["-o", "nowhere/rows.csv"], "the folder nowhere does not exist"),
         (["--data", "digit"], "did you mean 'digits'"),
     ],
 )

@@ -120,10 +120,9 @@ def test_datasets_of_other_shapes(half_space, dataset, sentence, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_pil_images_are_explained(half_space, tmp_path):
-    image = pytest.importorskip("PIL.Image").new("L", (4, 4))
+def test_what_is_no_input_is_explained(half_space, tmp_path):
     with pytest.raises(UsageError, match="convert it"):
-        certify_dataset(Smoothed(half_space, Gaussian(0.5)), Items((image, 0)), Cohen(n=10), run=tmp_path / "run")
+        certify_dataset(Smoothed(half_space, Gaussian(0.5)), Items(("text", 0)), Cohen(n=10), run=tmp_path / "run")
 
 
 def test_default_folders_tell_procedures_and_settings_apart(run, checkpoint, tmp_path):
@@ -167,7 +166,7 @@ def test_numbers_and_norms_in_other_spellings(run, checkpoint):
 def test_one_image_is_not_a_dataset(run, checkpoint, tmp_path):
     (tmp_path / "photo.jpg").write_bytes(b"\xff\xd8")
     said = refusal(run("certify", checkpoint, "--data", "photo.jpg"))
-    assert "photo.jpg is a single file; give an .npz file, or a folder" in said
+    assert "photo.jpg is a single image; put it into a folder with labels.csv" in said
 
 
 def test_a_report_is_not_a_pdf(run, tmp_path):

@@ -336,7 +336,7 @@ def test_wrong_files_are_refused_in_one_sentence(run, tmp_path, checkpoint, fini
     refusal(run("certify", tmp_path / "half.safetensors", "--data", "digits"), 1)
     refusal(run("info", tmp_path / "half.safetensors"), 1)
     assert "there is no" in refusal(run("certify", tmp_path / "none", "--data", "digits"), 2)
-    assert "there is no" in refusal(run("table", tmp_path / "none"))
+    assert "does not exist" in refusal(run("table", tmp_path / "none"))
     assert "there is no" in refusal(run("info", tmp_path / "none"))
     (tmp_path / "log").write_text("idx\tlabel\tpredict\tradius\tcorrect\ttime\n0\t1\t1\tx\t1\t1.0\n")
     assert "line 2, column 4 (radius)" in refusal(run("table", tmp_path / "log"), 1)

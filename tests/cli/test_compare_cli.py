@@ -114,7 +114,7 @@ def test_info_tells_the_spread_of_probabilities(run, runs):
 
 def test_refusals(run, runs, tmp_path):
     assert "holds 2 runs or logs; name the one" in refusal(run("compare", runs, runs / "one"))
-    assert "there is no" in refusal(run("compare", runs / "one", tmp_path / "none"))
+    assert "does not exist" in refusal(run("compare", runs / "one", tmp_path / "none"))
     assert "radii '0:x' must read like" in refusal(run("compare", runs / "one", runs / "two", "--radii", "0:x"))
     assert "radii '0;1' must read like" in refusal(run("table", runs / "one", "--radii", "0;1"))
     header = "idx\tlabel\tpredict\tradius\tcorrect\ttime\n"

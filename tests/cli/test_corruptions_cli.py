@@ -164,6 +164,6 @@ def test_published_logs_are_shown_without_a_model(run, shared_data, tmp_path):
 
 
 def test_tables_of_what_is_not_there(run, tmp_path):
-    assert "there is no folder" in refusal(run("corruptions", "table", tmp_path / "nowhere"))
+    assert "nowhere does not exist" in refusal(run("corruptions", "table", tmp_path / "nowhere"))
     (tmp_path / "empty").mkdir()
     assert "holds no result for any corruption" in refusal(run("corruptions", "table", tmp_path / "empty"))

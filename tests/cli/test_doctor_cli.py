@@ -11,7 +11,7 @@ import torch
 from smoothcert import data, models
 from smoothcert.models import CheckpointInfo, save_checkpoint
 from smoothcert.noise import Gaussian
-from smoothcert.training import METHODS, TrainingSettings, train
+from smoothcert.training import TrainingSettings, train
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def folder(tmp_path_factory):
     info = CheckpointInfo.of("digits-cnn", sigma=0.25)
     save_checkpoint(folder / "untrained.safetensors", model, info)
     settings = TrainingSettings(epochs=6, batch_size=64, rate=0.1, holdout=0)
-    train(model, data.load("digits", split="train"), Gaussian(0.25), METHODS["gaussian"](), settings, progress=False)
+    train(model, data.load("digits", split="train"), noise=Gaussian(0.25), settings=settings, progress=False)
     save_checkpoint(folder / "trained.safetensors", model, info)
     return folder
 

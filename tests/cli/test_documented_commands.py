@@ -11,6 +11,7 @@ import typer
 
 from smoothcert import data
 from smoothcert.cli.app import COMMANDS, app, with_address
+from smoothcert.specifiers import Specifier
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -45,7 +46,7 @@ def test_it_parses(place, line):
                 name, command, rest = command.resolve_command(inner, list(rest))
         with command.make_context(name, list(rest), parent=context) as parsed:
             named = parsed.params.get("data_name")
-    if named is not None and "/" not in named and not named.endswith(".npz"):
+    if named is not None and not set("/.:") & set(named) and not Specifier.parse(named).options:
         assert named in data.DATASETS
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import re
+import shutil
 
 import pytest
 import torch
@@ -99,6 +101,94 @@ def test_a_user_can_state_what_a_log_does_not_tell(run, certify, tmp_path):
         run("import", tmp_path / "new", "-o", tmp_path / "other", *stated)
     )
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("name", ["cohen-cifar10-050/sigma_0.50", "catrs-mnistc-025/fog.tsv"])
+def test_published_radii_survive_import_and_export(run, shared_data, tmp_path, name):
+    log = shared_data / name
+    assert run("import", log, "-o", tmp_path / "runs" / log.name)[0] == 0
+    assert run("export", tmp_path / "runs" / log.name, "-o", tmp_path / log.name, "--classic")[0] == 0
+    columns = [[line.split("\t")[:5] for line in file.read_text().splitlines()] for file in (log, tmp_path / log.name)]
+    assert columns[0] == columns[1]
+    radii = ",".join(sorted({line[3] for line in columns[0][1:] if line[2] != "-1"}, key=float)[-12:])
+    # A folder named as the log, so that names are equal too.
+    tables = [
+        run("table", path, "--radii", radii, "--format", "csv")[1].replace(".tsv", "")
+        for path in (log, tmp_path / "runs" / log.name, tmp_path / log.name)
+    ]
+    assert tables[0] == tables[1] == tables[2]
+
+
+def test_name_noise_and_seed_of_a_log_can_be_stated(run, certify, tmp_path):
+    certify("mine")
+    log = tmp_path / "log"
+    run("export", tmp_path / "mine", "--classic", "-o", log)
+    for seed in (3, 4):
+        stated = ["--name", "CAT-RS", "--sigma", 0.5, "--seed", seed]
+        assert run("import", log, "-o", tmp_path / f"back-{seed}", *stated)[0] == 0
+    back = load_run(tmp_path / "back-3")
+    assert (back.name, back.settings.seed, back.config["noise"]["sigma"]) == ("CAT-RS", 3, 0.5)
+    assert outcomes_of(back).metadata.seed == (3,)
+    assert "| σ = 0.50" in run("table", tmp_path / "back-3", "--style", "cohen")[1]
+    assert "| CAT-RS (2 seeds) |" in run("table", *(tmp_path / f"back-{i}" for i in (3, 4)))[1]
+    out = run("table", *(tmp_path / f"back-{i}" for i in (3, 4)), "--each")[1]
+    assert "| back-3 |" in out
+    assert "| back-4 |" in out
+    run("export", tmp_path / "back-3", "-o", tmp_path / "again")
+    assert set(read_log(tmp_path / "again").table["seed"].to_pylist()) == {3}
+    assert "has a column seed; leave out --seed" in refusal(
+        run("import", tmp_path / "again", "-o", tmp_path / "other", "--seed", 3)
+    )
+    assert "2 logs are given" in refusal(run("import", log, log, "-o", tmp_path / "other", "--name", "x"))
+    assert "--name must be printable" in refusal(run("import", log, "-o", tmp_path / "other", "--name", "a\nb"))
+    assert not (tmp_path / "other").exists()
+
+
+def test_files_that_are_not_results_do_not_stop_a_table(run, certify, tmp_path):
+    certify("runs/mine")
+    folder = tmp_path / "runs"
+    whole = run("table", folder)
+    assert whole[0] == 0
+    files = {
+        "empty": "",
+        "notes.txt": "no log\n",
+        "foreign.tsv": "idx\tname\n1\tx\n",
+        "header.tsv": "idx\tlabel\tpredict\tradius\tcorrect\ttime\n",
+        "cut.tsv": "idx\tlabel\tpredict\tradius\tcorrect\ttime\n0\t1",
+    }
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    (folder / "started").mkdir()
+    (folder / "started" / "run.json").write_text("{}")
+    (folder / ".hidden").write_text("")
+    with pytest.warns(UserWarning, match="is skipped") as found:
+        assert run("table", folder)[:2] == whole[:2]
+    skipped = sorted(str(warning.message).partition(" is skipped: ")[0] for warning in found)
+    assert skipped == sorted(str(folder / name) for name in (*files, "started"))
+    assert not any("\n" in str(warning.message) for warning in found)
+    for name in files:  # a file that is named must be a result
+        code, out, _ = run("table", folder / name)
+        assert code
+        assert out == ""
+    shutil.rmtree(folder / "mine")
+    with pytest.warns(UserWarning, match="is skipped"):
+        assert "holds neither runs nor certification logs" in refusal(run("table", folder))
+
+
+def test_invalid_logits_are_counted(run, tmp_path):
+    (tmp_path / "nets.py").write_text(
+        "import torch\n\n\n"
+        "class Net(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        s = x.flatten(1)[:, :10]\n"
+        "        return torch.where(s[:, :1] > 0.5, torch.nan, s)\n"
+    )
+    common = [f"{tmp_path}/nets.py:Net", "--data", "digits", "--sigma", 0.5, "--every", 150]
+    with pytest.warns(UserWarning, match=r"[0-9]+ of 800 samples had invalid logits \(NaN or infinite\)"):
+        assert run("certify", *common, "--n", 100, "--run", tmp_path / "run")[0] == 0
+    code, _, err = run("predict", *common, "--votes", 200)
+    assert code == 0
+    assert re.search(r"Warning: [0-9]+ of 800 samples had invalid logits", err)
 
 
 def test_runs_of_earlier_versions_export_what_they_know(run, certify, tmp_path):

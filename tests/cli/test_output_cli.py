@@ -92,7 +92,7 @@ def test_a_folder_cannot_go_to_standard_output(run, tmp_path, monkeypatch, comma
 def test_a_file_in_a_missing_folder_is_refused_before_anything_is_read(run, tmp_path, command):
     code, out, err = run(command, "nowhere", "-o", tmp_path / "missing" / "file.html")
     assert (code, out) == (2, "")
-    assert err == f"smoothcert: there is no folder {tmp_path / 'missing'} to write file.html to; make it first.\n"
+    assert err == f"smoothcert: the folder {tmp_path / 'missing'} does not exist; create it first.\n"
 
 
 def test_a_device_is_written_into(run, finished, tmp_path):

@@ -82,7 +82,7 @@ def test_without_a_price_there_is_none_and_a_rate_can_be_given(run, log):
     [
         (["--price", "2"], "--price is for a plan from a pilot; give --pilot too."),
         (["--rate", "2"], "--rate is for a plan from a pilot"),
-        (["--pilot", "{missing}"], "there is no"),
+        (["--pilot", "{missing}"], "does not exist"),
         (["--pilot", "{log}", "--rate", "-1"], "give --rate, the samples per second of one worker"),
         (["--pilot", "{log}", "--procedure", "anytime"], "depend on its target; give a radius"),
     ],

@@ -161,7 +161,7 @@ def test_the_dataset_may_come_from_a_file(runs, tmp_path):
         (["early", "--kind", "inputs", "--index", "x"], "each of --index must be a whole number"),
         (["early", "--kind", "inputs", "--data", "digit"], "did you mean 'digits'"),
         (["early", "runs", "--kind", "tradeoff"], "the natural accuracy of anytime is not known"),
-        (["nowhere"], "there is no nowhere"),
+        (["nowhere"], "nowhere does not exist"),
     ],
 )
 def test_refusals(run, runs, monkeypatch, arguments, words):

@@ -85,10 +85,10 @@ def test_bundled_images_are_found_by_name(run, tmp_path, exact_logits):
 
 def test_refusals(run, log, certified, tmp_path):
     page = tmp_path / "page.html"
-    assert "there is no" in refusal(run("report", tmp_path / "nowhere", "-o", page))
+    assert "does not exist" in refusal(run("report", tmp_path / "nowhere", "-o", page))
     assert "must read like" in refusal(run("report", log, "-o", page, "--radii", "1:0"))
     assert "give only one" in refusal(run("report", log, "-o", page, "--no-images", "--data", "digits"))
-    assert "no folder" in refusal(run("report", log, "-o", tmp_path / "missing" / "page.html"))
+    assert "missing does not exist" in refusal(run("report", log, "-o", tmp_path / "missing" / "page.html"))
     assert "did you mean" in refusal(run("report", log, "-o", page, "--data", "digit"))
     (certified / "pending.jsonl").write_text("{}\n")
     assert "line 1" in refusal(run("report", certified, "-o", page), code=1)

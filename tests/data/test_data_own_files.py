@@ -99,11 +99,11 @@ def test_npz_that_is_missing_or_a_single_array(tmp_path: Path) -> None:
         data.load(tmp_path / "own.npz")
 
 
-def write_folder(top: Path) -> None:
+def write_folder(top: Path, size: tuple[int, int] = (300, 260)) -> None:
     for name, colour in (("red", (255, 0, 0)), ("blue", (0, 0, 255))):
         (top / name).mkdir(parents=True)
         Image.new("RGB", (300, 260), colour).save(top / name / "b.PNG")
-    Image.new("L", (10, 40), 51).save(top / "red" / "a.jpg", quality=100)
+    Image.new("L", size, 51).save(top / "red" / "a.jpg", quality=100)
     (top / "red" / "notes.txt").write_text("no image")
 
 
@@ -111,14 +111,15 @@ def write_folder(top: Path) -> None:
 def test_image_folder_round_trip(tmp_path: Path, below: str) -> None:
     write_folder(tmp_path / below)
     dataset = data.load(tmp_path)
+    assert dataset.by_name
     assert isinstance(dataset, data.ImageFolder)
     assert dataset.class_names == ("blue", "red")
     assert [label for _, label in dataset] == [0, 1, 1]
     image, _ = dataset[0]
     assert image.dtype == torch.float32
-    assert image.shape == dataset.shape == (3, 224, 224)
+    assert image.shape == dataset.shape == (3, 260, 300)
     assert image.flatten(1).unique(dim=1).squeeze().tolist() == [0, 0, 1]
-    torch.testing.assert_close(dataset[1][0], torch.full((3, 224, 224), 0.2))
+    torch.testing.assert_close(dataset[1][0], torch.full((3, 260, 300), 0.2))
     with pytest.raises(IndexError):
         dataset[3]
 
@@ -128,7 +129,7 @@ def test_image_folder_resizes_the_short_side_and_crops_the_centre(tmp_path: Path
     stripes = np.zeros((128, 256), dtype=np.uint8)
     stripes[:, 128:] = 255
     Image.fromarray(stripes).save(tmp_path / "one" / "a.png")
-    image, _ = data.load(tmp_path)[0]  # resized to 512 × 256, so the edge is in the middle of the crop
+    image, _ = data.load(f"{tmp_path},size=224")[0]  # resized to 512 × 256, so the edge is in the middle of the crop
     assert image[:, :, :110].max() == 0
     assert image[:, :, 114:].min() == 1
 

@@ -18,7 +18,7 @@ from PIL import Image
 
 from smoothcert import data
 from smoothcert.data import archive as archive_module
-from smoothcert.data import folder, idx, npz
+from smoothcert.data import idx, images, npz
 from smoothcert.data.archive import unpack
 from smoothcert.data.loading import load_published
 from smoothcert.types import DataError
@@ -124,14 +124,18 @@ def png(size: tuple[int, int], mode: str = "1") -> bytes:
 
 @pytest.mark.parametrize("size", [(1, 60_000), (60_000, 1), (9_500, 9_500)])
 def test_an_image_that_takes_too_much_memory(tmp_path, size):
-    images = data.load(image_file(tmp_path, png(size)))
+    pictures = data.load(f"{image_file(tmp_path, png(size))},size=224")
     with pytest.raises(DataError, match=r"x\.png is not a readable image \(it has .* pixels, too many or too thin\)"):
-        images[0]
+        pictures[0]
 
 
 def test_long_and_large_images_are_read_still(tmp_path):
-    assert data.load(image_file(tmp_path, png((300, 12_000))))[0][0].shape == (3, 224, 224)
-    assert folder.MOST_PIXELS > 8000 * 8000
+    assert data.load(f"{image_file(tmp_path, png((300, 12_000)))},size=224")[0][0].shape == (1, 224, 224)
+    assert data.load(tmp_path)[0][0].shape == (1, 12_000, 300)
+    (tmp_path / "class" / "x.png").write_bytes(png((5_000, 4_000)))
+    with pytest.raises(DataError, match="too many for an input; add size=224"):
+        data.load(tmp_path)[0]
+    assert images.MOST_PIXELS > 8000 * 8000
 
 
 def test_a_program_that_calls_itself_an_image(tmp_path, monkeypatch):
@@ -155,7 +159,7 @@ def test_an_image_chunk_that_claims_gigabytes(tmp_path, monkeypatch):
     content = png((12, 9), "L")
     place = content.index(b"IDAT") - 4
     content = content[:place] + struct.pack(">I", 0xFFFFFFF0) + content[place + 4 :]
-    monkeypatch.setattr(folder.io, "BytesIO", Noting)
+    monkeypatch.setattr(images.io, "BytesIO", Noting)
     with suppress(DataError):
         data.load(image_file(tmp_path, content))[0]
     assert asked

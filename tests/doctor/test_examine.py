@@ -308,9 +308,9 @@ def test_procedures_with_a_target_are_forecast(healthy, procedure):
 
 def test_procedures_without_a_plan_are_examined_too(healthy):
     found = look(healthy, procedure=Aces(core=healthy, n=1_000))
-    assert "no forecast" in found["forecast"].detail
+    assert "cannot be forecast" in found["forecast"].detail
     assert above_info(found) == {}
-    assert "no forecast" in look(healthy, procedure=Anytime(n_max=1_000))["forecast"].detail
+    assert "cannot be forecast" in look(healthy, procedure=Anytime(n_max=1_000))["forecast"].detail
 
 
 def test_settings_that_cannot_work_are_errors(healthy):

@@ -101,7 +101,7 @@ def test_names_of_the_published_checkpoints():
     ("arguments", "message"),
     [
         ({"name": "dncn"}, r"unknown denoiser 'dncn'; did you mean 'dncnn'"),
-        ({"name": "lenet"}, r"unknown denoiser 'lenet'.*Known: dncnn, dncnn-small, dncnn-wide"),
+        ({"name": "lenet"}, r"unknown denoiser 'lenet'.*Known: diffusion, dncnn, dncnn-small, dncnn-wide"),
         ({"name": "dncnn", "in_channels": 0}, "in_channels must be at least 1, not 0"),
     ],
 )

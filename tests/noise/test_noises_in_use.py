@@ -221,7 +221,7 @@ def test_a_method_refuses_noise_that_does_not_suit_it():
     x, y = torch.zeros(4, 1, 8, 8), torch.zeros(4, dtype=torch.long)
     for name in ("smoothadv", "smoothmix"):
         with pytest.raises(UsageError, match=f"{name} moves inputs"):
-            train(models.build("digits-cnn"), (x, y), Discrete(0.8, 1), METHODS[name](), progress=False)
+            train(models.build("digits-cnn"), (x, y), noise=Discrete(0.8, 1), method=METHODS[name](), progress=False)
 
 
 @pytest.mark.parametrize("method", ["smoothadv", "smoothmix"])

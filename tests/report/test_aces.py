@@ -347,7 +347,7 @@ def test_cores_that_do_not_fit(copies, tmp_path):
         core_log(tmp_path / "few", copies[:-1]): "other inputs than run: it lacks input 59",
         core_log(tmp_path / "labels", copies, shift=1): "has other labels than run: .* for input 0",
         run: "holds a certification, which does not have the core's answers",
-        tmp_path / "nothing": "there is no core",
+        tmp_path / "nothing": "log .* does not exist",
     }
     for path, words in refused.items():
         with pytest.raises(UsageError, match=words):
@@ -387,12 +387,12 @@ def test_missing_and_wrong_logs_are_named(shared_data, tmp_path):
             load_components(path, core, **given)
 
     assert len(load_components(prefix, core).thetas) == 11
-    refused("there is no run folder .*/y and no log .*/y_certification", tmp_path / "y")
+    refused("neither the run folder .*/y nor the log .*/y_certification exists", tmp_path / "y")
     refused("give its prediction log with --core", core=None)
     refused("x_certification holds a certification", core=tmp_path / "x_certification")
-    refused(r"x_selection_0\.15 is missing, .* the nearest stored is 0\.[12]\.", thetas=[0.15])
+    refused(r"have no threshold 0\.15; the nearest is 0\.[12]\.", thetas=[0.15])
     (tmp_path / "x_selection_0.30").unlink()
-    refused(r"x_selection_0\.30 is missing, so there is no threshold 0\.3; the nearest stored is 0\.2")
+    refused(r"the logs of .*x have no threshold 0\.3; the nearest is 0\.2")
     assert 0.3 not in load_components(prefix, core, thetas=[0.1]).thetas
     (tmp_path / "x_selection_0.30").symlink_to(shared_data / CORE)
     refused("x_selection_0.30 must hold a selection, but holds a prediction")

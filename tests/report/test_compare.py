@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -155,15 +156,27 @@ def test_equal_runs():
 def test_what_differs_besides_is_told():
     origins = [Origin(data="mnist test", n=100_000, alpha=0.001), Origin(data="fmnist test", n=1_000, alpha=0.01)]
     found = compare(*(outcomes([0.5], name, origin=origin) for name, origin in zip("ab", origins, strict=True)))
-    assert found.remarks[:3] == (
-        "The runs have different data (mnist test and fmnist test).",
+    assert verdict(found).endswith("The runs are about different data (mnist test and fmnist test).")
+    assert found.remarks[:2] == (
         "The runs have different numbers of samples (100,000 and 1,000); radii depend on it, and --at-n or --at-alpha "
         "make them comparable.",
         "The runs have different alpha (0.001 and 0.01); radii depend on it, and --at-n or --at-alpha make them "
         "comparable.",
     )
     alike = compare(*(outcomes([0.5], name, origin=origins[0]) for name in "ab"))
-    assert not any("different" in remark for remark in alike.remarks)
+    assert not any("different" in text for text in (verdict(alike), *alike.remarks))
+
+
+def test_no_run_is_better_than_one_on_other_data():
+    origins = [Origin(data="mnist test"), Origin(data="fmnist test")]
+    pairs = zip("ab", ([0.9] * 20, [0.1] * 20), strict=True)
+    one, two = (outcomes(radii, name) for name, radii in pairs)
+    assert "a is better" in verdict(compare(one, two))
+    assert "a is better" in verdict(compare(replace(one, origin=origins[0]), two))  # unknown
+    assert "a is better" in verdict(compare(replace(one, origin=origins[0]), replace(two, origin=origins[0])))
+    said = verdict(compare(replace(one, origin=origins[0]), replace(two, origin=origins[1])))
+    assert "better" not in said
+    assert "a has the larger radii" in said
 
 
 def test_shown_in_every_format():

@@ -186,7 +186,7 @@ def test_folders_of_runs_and_logs(tmp_path, shared_data):
 
 
 def test_folders_without_results(tmp_path):
-    with pytest.raises(UsageError, match=r"there is no folder .*nowhere; give one"):
+    with pytest.raises(UsageError, match=r"the folder .*nowhere does not exist; give one"):
         load_suite_results([tmp_path / "nowhere"])
     write(tmp_path / "identity")
     with pytest.raises(UsageError, match="holds no result for any corruption; make some by `smoothcert corruptions"):

@@ -317,7 +317,7 @@ def test_empty_and_missing(tmp_path, digits_runs):
     empty = write_run(tmp_path / "empty", table.slice(0, 0), config, {}).path
     with pytest.raises(RunError, match="empty holds no rows yet"):
         report_html([empty])
-    with pytest.raises(UsageError, match="nowhere; give run folders"):
+    with pytest.raises(UsageError, match="nowhere does not exist; give run folders"):
         report_html([tmp_path / "nowhere"])
     (tmp_path / "header").write_text(LOG)
     with pytest.raises(UsageError, match="header holds no rows"):

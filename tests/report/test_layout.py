@@ -85,6 +85,13 @@ def test_a_winner_needs_somebody_to_beat():
     assert marked(render_sheet(Sheet("", columns, lines), "md")) == (["0.5"], ["0.4"])
 
 
+def test_zeros_are_not_marked():
+    assert marked(render_sheet(sheet(line("a", "0.5"), line("b", "0.0"), line("c", "0.00")), "md")) == (["0.5"], [])
+    assert marked(render_sheet(sheet(line("a", "5 ± 1"), line("b", "0.00 ± 0.00")), "md")) == (["5 ± 1"], [])
+    assert marked(render_sheet(sheet(line("a", "0.5"), line("b", "0"), better="low"), "md")) == (["0"], ["0.5"])
+    assert marked(render_sheet(sheet(line("a", "0.5"), line("b", "0.01")), "md")) == (["0.5"], ["0.01"])
+
+
 def test_groups_are_ranked_apart():
     lines = [
         line("a", "0.5", group="0.25"),

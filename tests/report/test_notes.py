@@ -36,7 +36,7 @@ from smoothcert.report.tables.layout import render_sheet
 from smoothcert.stats import lower_bound
 from smoothcert.store import Outcomes
 from smoothcert.store.logs import write_log
-from smoothcert.store.outcomes import UNKNOWN, Metadata
+from smoothcert.store.outcomes import UNKNOWN, Metadata, Origin
 from smoothcert.types import Norm, UsageError
 
 GLOBAL, POINTWISE = (Metadata(guarantee=(kind,), arithmetic=("float",)) for kind in ("global", "pointwise"))
@@ -108,6 +108,29 @@ def test_published_logs_are_ranked_among_themselves_only():
     # Even a log that tells its guarantee is apart as long as its norm is unknown.
     unknown = accuracy_table([made("mine", 0.4), made("log", 0.9, norm=None)], [0])
     assert [row[1] for row in lines(render(unknown, "md"))] == ["0.400", "0.900"]
+
+
+def test_runs_are_ranked_on_the_same_data_and_inputs_only():
+    def about(data, name, radius, count=10):
+        return replace(made(name, radius, count=count), origin=Origin(data=data))
+
+    def ranked(*runs):
+        table = accuracy_table(runs, [0])
+        return [row[1] for row in lines(render(table, "md"))], " ".join(notes(table.rows, ranked=True))
+
+    mnist = [about("mnist test", "a", 0.4), about("mnist test", "b", 0.3)]
+    both = ["**0.400**", "<ins>0.300</ins>"]
+    cells, said = ranked(*mnist)
+    assert (cells, "Best and runner-up" in said) == (both, False)
+    for other in (about("fmnist test", "c", 0.9), about("mnist train", "c", 0.9), about("mnist test", "c", 0.9, 9)):
+        cells, said = ranked(*mnist, other)
+        assert cells == [*both, "0.900"]
+        assert "Best and runner-up are found among runs of the same inputs only." in said
+        cells, said = ranked(*mnist, other, made("d", 0.8, POINTWISE))
+        assert "among runs of the same norm, guarantee and inputs only." in said
+    # A log does not record its data.
+    cells, said = ranked(*mnist, made("log", 0.9))
+    assert cells == ["<ins>0.400</ins>", "0.300", "**0.900**"]
 
 
 def test_arithmetic_is_marked_but_ranked():

@@ -69,6 +69,20 @@ def test_nothing_is_clipped():
     assert figure.legends[0].get_window_extent().y1 <= axes.xaxis.label.get_window_extent().y0
 
 
+@pytest.mark.parametrize("name", ["M" * 25, "M" * 200, "runs/" + "W-" * 60, "i" * 300])
+def test_long_names_are_whole(name):
+    """Letters of every width, in two columns or one."""
+    runs = [outcomes(name + str(i)) for i in range(3)]
+    figure = certified_accuracy_figure(runs, title=f"A title about {name}")
+    figure.canvas.draw()
+    for text in [*figure.legends[0].get_texts(), figure._suptitle]:
+        box = text.get_window_extent()
+        assert figure.bbox.x0 <= box.x0
+        assert box.x1 <= figure.bbox.x1
+    for run, text in zip(runs, figure.legends[0].get_texts(), strict=True):
+        assert run.name in text.get_text().replace("\n", "")
+
+
 @pytest.mark.parametrize(("suffix", "magic"), [(".png", b"\x89PNG"), (".PDF", b"%PDF"), (".svg", b"<?xml")])
 def test_save(tmp_path, suffix, magic):
     path = tmp_path / f"curve{suffix}"

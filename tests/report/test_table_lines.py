@@ -87,6 +87,26 @@ def test_names_of_seeds(names, recipe, shown):
     assert [line.name for line in gather_seeds(runs)] == [shown]
 
 
+def test_equal_names_of_seeds_are_told_apart():
+    def seeds(first, alike, scale=None, recipe="cat"):
+        names = (f"{first}-seed-{i}" for i in range(2))
+        noise = None if scale is None else "gaussian"
+        return [
+            made(name, [0.5], seeds=(i,), alike=alike, recipe=recipe, noise=noise, scale=scale)
+            for i, name in enumerate(names)
+        ]
+
+    def names(*runs):
+        return [row.name for row in accuracy_table([*runs], [0]).rows]
+
+    assert names(*seeds("n-100", "a"), *seeds("n-1000", "b")) == ["n-100 (2 seeds)", "n-1000 (2 seeds)"]
+    assert names(*seeds("x", "a"), *seeds("x", "b", recipe="dog")) == ["cat (2 seeds)", "dog (2 seeds)"]
+    assert names(*seeds("x", "a"), made("cat", [0.5])) == ["x (2 seeds)", "cat"]
+    # The groups of a table tell equal names at different noise scales apart.
+    table = accuracy_table([*seeds("x", "a", 0.25), *seeds("y", "b", 0.5)], [0])
+    assert [(row.group, row.name) for row in table.rows] == [("0.25", "cat (2 seeds)"), ("0.50", "cat (2 seeds)")]
+
+
 def test_noise_scales_are_groups():
     runs = [
         made("c", [1.0], scale=1.0),

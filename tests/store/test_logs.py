@@ -234,6 +234,16 @@ def test_rows_that_no_log_can_hold_leave_the_file_alone(tmp_path, bad, said):
     assert os.listdir(tmp_path) == ["out.tsv"]
 
 
+def test_a_radius_of_a_log_is_written_as_it_was_printed(tmp_path):
+    texts = ["1.15", "1.91", "0.850", "2", "1e-05", "0.0"]
+    rows = [row(i, radius=float(text)) | {"logged_radius": text} for i, text in enumerate(texts)]
+    write_log(tmp_path / "out.tsv", [*rows, row(9, radius=1.15)])
+    assert list(read_log(tmp_path / "out.tsv").radii) == [*texts, "1.149999"]  # our radii are rounded down
+    for text in ("1.151", "1.15\t1", "about 1", ""):
+        with pytest.raises(UsageError, match=r"row 1 .* logged radius .* is not 1\.15"):
+            write_log(tmp_path / "out.tsv", [row(0, radius=1.15) | {"logged_radius": text}])
+
+
 def test_a_folder_that_is_not_there(tmp_path):
     with pytest.raises(SmoothcertError, match=r"cannot be written"):
         write_log(tmp_path / "missing" / "out.tsv", [row()])

@@ -97,6 +97,8 @@ def test_a_format_that_is_no_number_at_all(tmp_path):
         ({"experts": [None]}, "experts"),
         ({"num_classes": "many"}, "num_classes"),
         ({"inputs": {"shard": [1]}}, r"inputs\.shard"),
+        ({"inputs": {"start": None}}, r"inputs\.start"),
+        ({"inputs": {"every": None}}, r"inputs\.every"),
     ],
 )
 def test_settings_of_another_kind(tmp_path, changes, name):

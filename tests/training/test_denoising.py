@@ -12,10 +12,12 @@ import torch
 from torch import nn
 
 from smoothcert import Cohen, Gaussian, Smoothed, data, models
-from smoothcert.classifiers.denoised import Denoised
+from smoothcert.classifiers.denoised import Denoised, denoised_ensemble
 from smoothcert.models import CheckpointInfo, load_checkpoint, load_denoiser
-from smoothcert.training import METHODS, State, TrainingSettings, train, train_denoiser
+from smoothcert.models.sources.diffusion import DiffusionDenoiser
+from smoothcert.training import State, TrainingSettings, finetune, train, train_denoiser, train_diffusion
 from smoothcert.training.denoising import Denoising, Pupil
+from smoothcert.training.diffusion import NoisePrediction
 from smoothcert.types import RunError, SmoothcertError, UsageError
 
 INFO = CheckpointInfo.of("dncnn-small", sigma=0.5)
@@ -211,10 +213,10 @@ def test_the_second_phase_begins_after_its_epochs():
 
     arguments = {"classifier": Watch(), "objective": "mse-then-stability"}
     quiet(Scale(), images(), settings=short(epochs=3), mse_epochs=2, **arguments)
-    assert calls.count(True) == 4  # one epoch of 60 inputs, 16 at a time
+    assert calls.count(True) == 1 + 4  # whether it has gradients, and one epoch of 60 inputs, 16 at a time
     calls.clear()
     quiet(Scale(), images(), settings=short(epochs=4), **arguments)
-    assert calls.count(True) == 8
+    assert calls.count(True) == 1 + 8
 
 
 def test_stability_equals_a_plain_loop_over_the_denoisers_weights():
@@ -434,7 +436,7 @@ def test_digits_a_denoiser_makes_a_classifier_certifiable():
     torch.manual_seed(0)
     classifier = models.build("digits-cnn")
     settings = TrainingSettings(epochs=6, batch_size=64, rate=0.1, holdout=0)
-    train(classifier, digits, Gaussian(1e-6), METHODS["gaussian"](), settings, progress=False)  # as good as no noise
+    train(classifier, digits, noise=Gaussian(1e-6), settings=settings, progress=False)  # as good as no noise
     denoiser = small()
     settings = TrainingSettings(epochs=24, batch_size=64, rate=0.1, clip=1.0, holdout=0)
     arguments = {"classifier": classifier, "objective": "mse-then-stability", "mse_epochs": 8}
@@ -451,3 +453,183 @@ def test_digits_a_denoiser_makes_a_classifier_certifiable():
     bare, denoised = certified(classifier), certified(Denoised(classifier, denoiser))
     assert bare < 24
     assert denoised >= bare + 8
+
+
+class TestFinetune:
+    """A classifier trained behind a frozen denoiser."""
+
+    def tuned(self, classifier, denoiser, **arguments):
+        return finetune(classifier, denoiser, images(), Gaussian(0.5), progress=False, **arguments)
+
+    def trained_denoiser(self, seed=0):
+        torch.manual_seed(seed)
+        denoiser = models.build_denoiser("dncnn-small").train()  # its batch statistics would move
+        with torch.no_grad():
+            for weight in denoiser.parameters():
+                weight.add_(0.1 * torch.randn(weight.shape))
+        return denoiser
+
+    def test_only_the_classifier_changes(self):
+        classifier, denoiser = Linear(), self.trained_denoiser()
+        before, fixed = values(classifier), values(denoiser)
+        history = self.tuned(classifier, denoiser, settings=short(holdout=10, ema=0.9))
+        assert same(fixed, values(denoiser))
+        assert all(module.training for module in denoiser.modules())
+        assert all(weight.requires_grad and weight.grad is None for weight in denoiser.parameters())
+        assert not any(torch.equal(before[name], value) for name, value in values(classifier).items())
+        assert not classifier._forward_pre_hooks
+        assert not any("denoiser" in name for name in classifier.state_dict())
+        assert {"accuracy", "certified"} <= history[-1].keys()
+
+    def test_it_equals_training_the_denoised_classifier(self):
+        classifier, reference, denoiser = Linear(), Linear(), self.trained_denoiser().eval().requires_grad_(False)
+        whole = Denoised(reference, denoiser, frozen=False)
+        history = self.tuned(classifier, denoiser, settings=short(holdout=10))
+        settings = short(holdout=10)
+        expected = train(FixedDenoiser(whole), images(), noise=Gaussian(0.5), settings=settings, progress=False)
+        assert [row["loss"] for row in history] == pytest.approx([row["loss"] for row in expected])
+        assert [row["accuracy"] for row in history] == [row["accuracy"] for row in expected]
+        for name, value in values(classifier).items():
+            torch.testing.assert_close(value, reference.state_dict()[name])
+
+    def test_a_training_that_was_stopped_ends_with_the_same_weights(self, tmp_path, monkeypatch):
+        from smoothcert.training import loop
+
+        def build():
+            torch.manual_seed(0)
+            return models.build("digits-cnn")
+
+        def fit(classifier, folder, denoiser=None):
+            x, y = torch.rand((32, 1, 8, 8), generator=torch.Generator().manual_seed(0)), torch.arange(32) % 10
+            arguments = {"settings": short(batch_size=8, optimizer="adamw", ema=0.9), "progress": False}
+            info = CheckpointInfo.of("digits-cnn", sigma=0.5)
+            finetune(
+                classifier,
+                denoiser or self.trained_denoiser(),
+                (x, y),
+                Gaussian(0.5),
+                folder=tmp_path / folder,
+                info=info,
+                **arguments,
+            )
+
+        whole, steps, original = build(), [], loop._Training._step
+        fit(whole, "a")
+
+        def step(self, *args, **kwargs):
+            steps.append(1)
+            if len(steps) == 6:
+                raise KeyboardInterrupt
+            return original(self, *args, **kwargs)
+
+        monkeypatch.setattr(loop._Training, "_step", step)
+        with pytest.raises(KeyboardInterrupt):
+            fit(build(), "b")
+        monkeypatch.undo()
+        resumed = build()
+        fit(resumed, "b")
+        assert same(values(whole), values(resumed))
+        assert same(values(whole), values(load_checkpoint(tmp_path / "b" / "last.safetensors").model))
+        with pytest.raises(UsageError, match="holds another training"):
+            fit(build(), "b", self.trained_denoiser(seed=1))
+
+
+class FixedDenoiser(nn.Module):
+    """A denoised classifier whose denoiser stays in evaluation mode."""
+
+    def __init__(self, whole):
+        super().__init__()
+        self.whole = whole
+
+    def forward(self, x):
+        return self.whole(x)
+
+    def train(self, mode=True):
+        super().train(mode)
+        self.whole.denoiser.eval()
+        return self
+
+
+class TestDiffusion:
+    def test_the_loss_in_plain_numpy(self):
+        """E‖ε − ε_θ(√ᾱ x + √(1−ᾱ) ε, t)‖² of a network that returns a multiple of its input and step."""
+        diffusers = pytest.importorskip("diffusers")
+        x, y = images(10)
+        seen = []
+
+        def network(state, steps):
+            seen.append((state.detach(), steps))
+            return 0.3 * state + steps.reshape(-1, 1, 1, 1) / 1000
+
+        loss = NoisePrediction()(network, x, y, Gaussian(9.0), State(generator=torch.Generator().manual_seed(3)))
+        generator = torch.Generator().manual_seed(3)
+        steps = (1000 * torch.rand((1, 10), generator=generator)[0]).long()
+        unit = torch.empty((10, 1, 4, 4)).normal_(generator=generator)
+        scheduler = diffusers.DDPMScheduler(beta_schedule="squaredcos_cap_v2")
+        state = scheduler.add_noise(2 * x - 1, unit, steps)
+        torch.testing.assert_close(seen[0][0], state)
+        assert torch.equal(seen[0][1], steps)
+        error = 0.3 * state.numpy() + steps.numpy().reshape(-1, 1, 1, 1) / 1000 - unit.numpy()
+        assert loss.item() == pytest.approx((error**2).mean(), rel=1e-4)
+
+    def test_a_training_in_a_folder_is_continued_and_loads_as_a_denoiser(self, tmp_path):
+        pytest.importorskip("diffusers")
+        torch.manual_seed(0)
+        network = models.build_denoiser("diffusion", in_channels=1)
+        x = torch.rand((40, 1, 1, 1), generator=torch.Generator().manual_seed(0)).expand(40, 1, 4, 4).contiguous()
+        settings = TrainingSettings(optimizer="adamw", rate=0.005, epochs=3, batch_size=8, holdout=20)
+        history = train_diffusion(
+            network, (x, torch.zeros(40).long()), settings=settings, folder=tmp_path, progress=False
+        )
+        assert history[-1]["loss"] < history[0]["loss"] < 1  # that of a network that returns zeros
+        other = models.build_denoiser("diffusion", in_channels=1)
+        again = train_diffusion(other, (x, torch.zeros(40).long()), settings=settings, folder=tmp_path, progress=False)
+        assert again == history
+        assert same(values(other), values(network))
+        denoiser = load_denoiser(tmp_path, level=0.5)
+        assert same(values(denoiser.network), values(network))
+
+    def test_sides_that_cannot_be_halved(self):
+        with pytest.raises(UsageError, match=r"height and width are multiples of 2, got \[5, 4\]"):
+            train_diffusion(nn.Identity(), (torch.rand(3, 1, 5, 4), torch.zeros(3).long()))
+
+
+class Ideal(nn.Module):
+    """The diffusion model that is exact for a finite set of images: ε from the posterior mean of x₀ given x_t."""
+
+    def __init__(self, images, alphas):
+        super().__init__()
+        self.register_buffer("images", 2 * images.flatten(1) - 1)
+        self.register_buffer("alphas", alphas.float())
+
+    def forward(self, state, steps):
+        alpha = self.alphas[steps][:, None]
+        flat = state.flatten(1)
+        distance = torch.cdist(flat / alpha.sqrt(), self.images) ** 2
+        mean = torch.softmax(-distance * alpha / (1 - alpha) / 2, dim=1) @ self.images
+        return ((flat - alpha.sqrt() * mean) / (1 - alpha).sqrt()).reshape(state.shape)
+
+
+def test_digits_a_perfect_diffusion_model_makes_a_classifier_certifiable():
+    """One step, and votes over three images drawn in three steps, in front of a classifier that never saw noise."""
+    noise, digits = Gaussian(0.5), data.load("digits", split="train")
+    torch.manual_seed(0)
+    classifier = models.build("digits-cnn")
+    settings = TrainingSettings(epochs=6, batch_size=64, rate=0.1, holdout=0)
+    train(classifier, digits, noise=Gaussian(1e-6), settings=settings, progress=False)
+    alphas = torch.cumprod(1 - torch.linspace(1e-4, 0.02, 1000), 0)
+    network = Ideal(digits.arrays()[0], alphas)
+    drawn = [DiffusionDenoiser(network, alphas, 0.5, steps=3, seed=seed) for seed in range(3)]
+    x, y = data.load("digits", split="test").arrays()
+
+    def certified(model):
+        smoothed, procedure = Smoothed(model, noise, runtime="eager"), Cohen(n0=20, n=100)
+        found = [smoothed.certify(x[index], procedure, index=index, seed=0) for index in range(30)]
+        return sum(
+            given.label == label and given.radius >= 0.25 for given, label in zip(found, y.tolist(), strict=False)
+        )
+
+    bare = certified(classifier)
+    assert bare < 9
+    assert certified(Denoised(classifier, DiffusionDenoiser(network, alphas, 0.5))) >= bare + 8
+    assert certified(denoised_ensemble(classifier, drawn, "hard")) >= bare + 8

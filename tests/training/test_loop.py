@@ -21,7 +21,6 @@ from smoothcert.training.resume import FILE
 from smoothcert.training.sources import SHIFT, flip_and_shift
 from smoothcert.types import SmoothcertError, UsageError
 
-GAUSSIAN = METHODS["gaussian"]()
 INFO = CheckpointInfo.of("digits-cnn", sigma=0.25)
 
 
@@ -48,7 +47,7 @@ def test_trains_digits_under_noise_and_is_reproducible():
     found = []
     for _ in range(2):
         model = fresh()
-        history = train(model, digits(), Gaussian(0.25), GAUSSIAN, short(epochs=8, holdout=200), progress=False)
+        history = train(model, digits(), noise=Gaussian(0.25), settings=short(epochs=8, holdout=200), progress=False)
         assert not model.training
         found.append(weights(model))
     assert torch.equal(*found)
@@ -64,7 +63,7 @@ def test_one_epoch_equals_a_plain_loop():
     x, y = digits(100)
     settings = short(epochs=1, batch_size=32, holdout=0, weight_decay=0.01, schedule="step", rate=0.05)
     model = fresh()
-    train(model, (x, y), Gaussian(0.25), GAUSSIAN, settings, progress=False)
+    train(model, (x, y), noise=Gaussian(0.25), settings=settings, progress=False)
     reference = fresh()
     seed = _mixed(0, 0)
     noise = torch.Generator().manual_seed(seed)
@@ -85,7 +84,7 @@ def test_one_epoch_equals_a_plain_loop():
 def test_a_training_stopped_after_an_epoch_goes_on_to_the_same_weights(tmp_path, extra, monkeypatch):
     settings = short(epochs=4, **extra)
     whole = fresh()
-    train(whole, digits(300), Gaussian(0.25), GAUSSIAN, settings, folder=tmp_path / "a", info=INFO, progress=False)
+    train(whole, digits(300), noise=Gaussian(0.25), settings=settings, folder=tmp_path / "a", info=INFO, progress=False)
 
     class Stop(Exception):
         pass
@@ -102,12 +101,12 @@ def test_a_training_stopped_after_an_epoch_goes_on_to_the_same_weights(tmp_path,
         return original(self, *args, **kwargs)
 
     monkeypatch.setattr(loop._Training, "_step", step)
-    arguments = (digits(300), Gaussian(0.25), GAUSSIAN, settings)
+    arguments = {"dataset": digits(300), "noise": Gaussian(0.25), "settings": settings}
     with pytest.raises(Stop):
-        train(fresh(), *arguments, folder=tmp_path / "b", info=INFO, progress=False)
+        train(fresh(), **arguments, folder=tmp_path / "b", info=INFO, progress=False)
     torch.manual_seed(99)
     resumed = models.build("digits-cnn")  # other weights, which the saved ones replace
-    history = train(resumed, *arguments, folder=tmp_path / "b", info=INFO, progress=False)
+    history = train(resumed, **arguments, folder=tmp_path / "b", info=INFO, progress=False)
     assert torch.equal(weights(whole), weights(resumed))
     assert [row["epoch"] for row in history] == [1, 2, 3, 4]
     again = load_checkpoint(tmp_path / "a" / "last.safetensors").model
@@ -117,13 +116,12 @@ def test_a_training_stopped_after_an_epoch_goes_on_to_the_same_weights(tmp_path,
 SCRIPT = """
 import sys, torch
 from smoothcert import Gaussian, data, models
-from smoothcert.training import METHODS, TrainingSettings, train
+from smoothcert.training import train
 torch.manual_seed(0)
 model = models.build("digits-cnn")
 x, y = data.load("digits", split="train").arrays()
-settings = TrainingSettings(epochs=6, batch_size=64, rate=0.1, holdout=20, votes=20)
-info = models.CheckpointInfo.of("digits-cnn", sigma=0.25)
-train(model, (x, y), Gaussian(0.25), METHODS["consistency"](), settings, folder=sys.argv[1], info=info, progress=False)
+settings = {"epochs": 6, "batch_size": 64, "rate": 0.1, "holdout": 20, "votes": 20}
+train(model, (x, y), noise=Gaussian(0.25), method="consistency", folder=sys.argv[1], progress=False, **settings)
 """
 
 
@@ -152,7 +150,7 @@ def test_killing_the_process_in_mid_epoch_changes_nothing(tmp_path):
 TWO = """
 import sys, torch
 from smoothcert import Gaussian, data, models
-from smoothcert.training import METHODS, TrainingSettings, make_fabric, train
+from smoothcert.training import METHODS, make_fabric, train
 
 def work(fabric, folder):
     torch.set_num_threads(1)
@@ -165,10 +163,10 @@ def train_with(fabric, folder, method):
     x, y = data.load("digits", split="train").arrays()
     x, y = x[:301].double(), y[:301]
     soft = torch.nn.functional.one_hot(y, 10) * 0.9 + 0.01
-    settings = TrainingSettings(epochs=2, batch_size=64, rate=0.05, holdout=0, augment="cifar")
+    settings = {"epochs": 2, "batch_size": 64, "rate": 0.05, "holdout": 0, "augment": "cifar", "soft_labels": soft}
     kwargs = {"smoothadv": {"m": 2, "steps": 2, "warmup": 0.0}, "smoothmix": {"m": 2, "steps": 2}, "catrs": {"m": 2}}
     loss = METHODS[method](**kwargs.get(method, {}))
-    train(model, (x, y), Gaussian(0.25), loss, settings, soft_labels=soft, fabric=fabric, progress=False)
+    train(model, (x, y), noise=Gaussian(0.25), method=loss, fabric=fabric, progress=False, **settings)
     torch.save([p.detach() for p in model.parameters()], f"{folder}/{fabric.world_size}-{fabric.global_rank}.pt")
 
 if __name__ == "__main__":
@@ -196,8 +194,8 @@ def test_two_processes_give_the_weights_of_one(tmp_path):
 def test_a_folder_holds_checkpoints_and_logs(tmp_path):
     settings = short(epochs=2)
     model = fresh()
-    arguments = (digits(200), Gaussian(0.25), GAUSSIAN, settings)
-    history = train(model, *arguments, folder=tmp_path, info=INFO, progress=False, tensorboard=True)
+    arguments = {"dataset": digits(200), "noise": Gaussian(0.25), "settings": settings}
+    history = train(model, **arguments, folder=tmp_path, info=INFO, progress=False, tensorboard=True)
     with (tmp_path / "history.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [float(row["loss"]) for row in rows] == [row["loss"] for row in history]
@@ -208,20 +206,34 @@ def test_a_folder_holds_checkpoints_and_logs(tmp_path):
     best = load_checkpoint(tmp_path)  # a folder stands for its best model
     assert best.path.name == "best.safetensors"
     untouched = (tmp_path / "last.safetensors").stat().st_mtime_ns
-    assert train(fresh(), *arguments, folder=tmp_path, info=INFO, progress=False) == history
+    assert train(fresh(), **arguments, folder=tmp_path, info=INFO, progress=False) == history
     assert (tmp_path / "last.safetensors").stat().st_mtime_ns == untouched
 
 
 def test_another_training_in_the_folder_is_refused(tmp_path):
-    train(fresh(), digits(100), Gaussian(0.25), GAUSSIAN, short(epochs=1), folder=tmp_path, info=INFO, progress=False)
+    train(
+        fresh(), digits(100), noise=Gaussian(0.25), settings=short(epochs=1), folder=tmp_path, info=INFO, progress=False
+    )
     with pytest.raises(UsageError, match=r"holds another training \(it differs in epochs, noise\).*--fresh"):
         train(
-            fresh(), digits(100), Gaussian(0.5), GAUSSIAN, short(epochs=2), folder=tmp_path, info=INFO, progress=False
+            fresh(),
+            digits(100),
+            noise=Gaussian(0.5),
+            settings=short(epochs=2),
+            folder=tmp_path,
+            info=INFO,
+            progress=False,
         )
     (tmp_path / FILE).write_bytes((tmp_path / FILE).read_bytes()[:1000])
     with pytest.raises(SmoothcertError, match="damaged"):
         train(
-            fresh(), digits(100), Gaussian(0.25), GAUSSIAN, short(epochs=1), folder=tmp_path, info=INFO, progress=False
+            fresh(),
+            digits(100),
+            noise=Gaussian(0.25),
+            settings=short(epochs=1),
+            folder=tmp_path,
+            info=INFO,
+            progress=False,
         )
 
 
@@ -245,7 +257,13 @@ def test_a_loss_that_is_no_number_stops_with_a_sentence_and_keeps_the_last_check
     model = Breaks(fresh(), calls=7)
     with pytest.raises(SmoothcertError, match=r"became nan in epoch 2, step 3 of 5, .*epoch 1 is kept in .*Lower"):
         train(
-            model, digits(320), Gaussian(0.25), GAUSSIAN, short(holdout=20), folder=tmp_path, info=INFO, progress=False
+            model,
+            digits(320),
+            noise=Gaussian(0.25),
+            settings=short(holdout=20),
+            folder=tmp_path,
+            info=INFO,
+            progress=False,
         )
     assert [name for name, _ in saved] == ["last.safetensors", "best.safetensors"]
     assert all(torch.isfinite(found).all() for _, found in saved)
@@ -288,27 +306,36 @@ def test_batches_shrink_by_the_number_of_copies():
 
     x, y = torch.rand(100, 4), torch.arange(100) % 3
     settings = TrainingSettings(epochs=1, batch_size=64, holdout=0, rate=0.01)
-    train(Watch(4, 3), (x, y), Gaussian(0.5), METHODS["consistency"](m=4), settings, progress=False)
-    assert sizes == [64, 64, 64, 64, 36, 36, 36, 36]
+    train(
+        Watch(4, 3), (x, y), noise=Gaussian(0.5), method=METHODS["consistency"](m=4), settings=settings, progress=False
+    )
+    assert sizes == [10, 64, 64, 64, 64, 36, 36, 36, 36]  # after ten inputs that are checked
 
 
 def test_refuses():
     x, y = torch.rand(4, 1), torch.zeros(4, dtype=torch.long)
     linear = nn.Linear(1, 2)
-    with pytest.raises(UsageError, match="4 training inputs and holdout=500: none is left"):
-        train(linear, (x, y), Gaussian(0.5), GAUSSIAN, progress=False)
+    with pytest.raises(UsageError, match="4 training inputs, and holdout=500 leaves none; set holdout"):
+        train(linear, (x, y), noise=Gaussian(0.5), progress=False)
     with pytest.raises(UsageError, match="as many labels as inputs, got 3 labels and 4 inputs"):
-        train(linear, (x, y[:3]), Gaussian(0.5), GAUSSIAN, progress=False)
+        train(linear, (x, y[:3]), noise=Gaussian(0.5), progress=False)
     with pytest.raises(UsageError, match="needs a soft label for each of the 4"):
-        train(linear, (x, y), Gaussian(0.5), METHODS["catrs"](), TrainingSettings(holdout=0), progress=False)
+        train(
+            linear,
+            (x, y),
+            noise=Gaussian(0.5),
+            method=METHODS["catrs"](),
+            settings=TrainingSettings(holdout=0),
+            progress=False,
+        )
     with pytest.raises(UsageError, match="16-mixed needs a CUDA device"):
         make_fabric("16-mixed", "cpu")
     if not torch.cuda.is_available():
         with pytest.raises(UsageError, match="cannot train on 2 device"):
             make_fabric(device="cuda", processes=2)
-    with pytest.raises(UsageError, match="needs info"):
-        train(linear, (x, y), Gaussian(0.5), GAUSSIAN, folder="x", progress=False)
-    for wrong in ({"epochs": 0}, {"rate": -1.0}, {"milestones": (3, 2)}, {"epoch": 3}, {"schedule": "cosine"}):
+    with pytest.raises(UsageError, match="method is the class NoiseAugmentation; make a method of it"):
+        train(linear, (x, y), noise=Gaussian(0.5), method=METHODS["gaussian"], progress=False)
+    for wrong in ({"epochs": 0}, {"rate": -1.0}, {"milestones": (3, 2)}, {"epoch": 3}, {"schedule": "linear"}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             TrainingSettings(**wrong)
 
@@ -319,14 +346,14 @@ def test_no_time_is_lost_on_denormal_numbers(before):
 
     class Watch(nn.Linear):
         def forward(self, x):
-            halves.append(float(torch.tensor(1e-39) * 0.5))
+            halves.extend([float(torch.tensor(1e-39) * 0.5)] * self.training)  # not for the inputs checked before
             return super().forward(x)
 
     x, y = torch.rand(100, 4), torch.arange(100) % 3
     settings = TrainingSettings(epochs=1, holdout=0)
     torch.set_flush_denormal(before)
     try:
-        train(Watch(4, 3), (x, y), Gaussian(0.5), GAUSSIAN, settings, progress=False)
+        train(Watch(4, 3), (x, y), noise=Gaussian(0.5), settings=settings, progress=False)
         assert set(halves) == {0.0}
         assert (float(torch.tensor(1e-39) * 0.5) == 0.0) == before
     finally:

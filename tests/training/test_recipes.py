@@ -18,9 +18,9 @@ from smoothcert import models
 from smoothcert.data import DATASETS
 from smoothcert.models.normalize import PRESETS
 from smoothcert.noise import Discrete, Gaussian, Uniform
+from smoothcert.plain_yaml import MAX_BYTES
 from smoothcert.training.methods import METHODS, CatRS, Consistency, Method, SmoothAdv, SmoothMix
 from smoothcert.training.recipes import load_recipe, recipe_names, recipe_to_yaml
-from smoothcert.training.recipes.text import MAX_BYTES
 from smoothcert.training.settings import Recipe, SoftLabels
 from smoothcert.types import UsageError
 
@@ -340,7 +340,7 @@ def test_the_order_of_changes_does_not_matter() -> None:
         ("momentum=1", "momentum must be less than 1, got 1."),
         ("momentum=0", "nesterov needs a momentum above 0."),
         ("nesterov=2", "nesterov must be a valid boolean, got 2."),
-        ("schedule=cosine", "schedule must be 'step' or 'one-cycle', got 'cosine'."),
+        ("schedule=linear", "schedule must be 'constant', 'step', 'cosine' or 'one-cycle', got 'linear'."),
         ("augment=yes", "augment must be 'none', 'cifar' or 'imagenet', got True."),
         ("milestones=30", "milestones must be a valid array, got 30."),
         ("milestones=[30, a]", "milestones[2] must be a valid integer, got 'a'."),
@@ -367,7 +367,10 @@ def test_the_order_of_changes_does_not_matter() -> None:
         ("method.low=1", "method.low must be a valid boolean, got 1."),
         ("method.count=vote", "method: count must be one of votes, soft, all, got 'vote'."),
         ("method.late_epsilon=x", "method.late_epsilon must be a valid number, got 'x'."),
-        ("noise=laplace", "unknown noise 'laplace'; Known: discrete, gaussian, uniform."),
+        (
+            "noise=laplace",
+            "unknown noise 'laplace'; Known: discrete, gaussian, uniform; if a plug-in defines it, install it",
+        ),
         ("noise=uniform", "noise.lam is missing."),
         ("noise=gaussian", "noise.sigma is missing."),
         ("noise=[]", "noise must be the name of a noise, alone or with its settings, got []."),

@@ -61,7 +61,9 @@ def test_without_steps_it_is_training_with_a_fixed_scale(name, still):
     found = []
     for sigma in (None, still):
         model = fresh()
-        history = train(model, digits(), Gaussian(0.12), method(name), short(sigma), progress=False)
+        history = train(
+            model, digits(), noise=Gaussian(0.12), method=method(name), settings=short(sigma), progress=False
+        )
         found.append(weights(model))
         assert [row.get("sigma") for row in history] == [None if sigma is None else pytest.approx(0.12)] * 3
     assert torch.equal(*found)
@@ -82,7 +84,7 @@ def test_three_epochs_equal_a_plain_loop(steps, n):
         epochs=3, batch_size=8, rate=0.2, holdout=0, momentum=0.0, nesterov=False, weight_decay=0.0, schedule="step",
         data_dependent_sigma={"warmup": 1, "steps": steps, "n": n, "step": 0.05, "interval": (0.2, 0.35)},
     )  # fmt: skip
-    history = train(model, (x, y), Gaussian(0.3), METHODS["gaussian"](), settings, progress=False)
+    history = train(model, (x, y), noise=Gaussian(0.3), settings=settings, progress=False)
 
     def softmax(at):
         return special.softmax(weight @ at + bias)
@@ -126,9 +128,9 @@ def test_goes_on_after_a_stop_to_the_same_weights_and_scales(tmp_path, name, mon
         pass
 
     settings = short(moving(), epochs=4)
-    arguments = (digits(), Gaussian(0.25), method(name), settings)
+    arguments = {"dataset": digits(), "noise": Gaussian(0.25), "method": method(name), "settings": settings}
     whole = fresh()
-    complete = train(whole, *arguments, folder=tmp_path / "a", info=INFO, progress=False)
+    complete = train(whole, **arguments, folder=tmp_path / "a", info=INFO, progress=False)
     original = loop._Training._step
 
     def step(self, batch, state, *args, **kwargs):
@@ -138,12 +140,12 @@ def test_goes_on_after_a_stop_to_the_same_weights_and_scales(tmp_path, name, mon
 
     monkeypatch.setattr(loop._Training, "_step", step)
     with pytest.raises(Stop):
-        train(fresh(), *arguments, folder=tmp_path / "b", info=INFO, progress=False)
+        train(fresh(), **arguments, folder=tmp_path / "b", info=INFO, progress=False)
     monkeypatch.undo()
     stopped = load_sigmas(tmp_path / "b")
     torch.manual_seed(99)
     resumed = models.build("digits-cnn")
-    history = train(resumed, *arguments, folder=tmp_path / "b", info=INFO, progress=False)
+    history = train(resumed, **arguments, folder=tmp_path / "b", info=INFO, progress=False)
     assert torch.equal(weights(whole), weights(resumed))
     sigmas = load_sigmas(tmp_path / "a")
     assert torch.equal(sigmas, load_sigmas(tmp_path / "b" / SIGMAS))
@@ -154,7 +156,16 @@ def test_goes_on_after_a_stop_to_the_same_weights_and_scales(tmp_path, name, mon
 @pytest.mark.parametrize("name", FEW)
 def test_a_folder_holds_the_scales_and_their_mean(tmp_path, name):
     settings = short(moving(n=2), epochs=3)
-    train(fresh(), digits(), Gaussian(0.25), method(name), settings, folder=tmp_path, info=INFO, progress=False)
+    train(
+        fresh(),
+        digits(),
+        noise=Gaussian(0.25),
+        method=method(name),
+        settings=settings,
+        folder=tmp_path,
+        info=INFO,
+        progress=False,
+    )
     sigmas = load_sigmas(tmp_path)
     assert sigmas.shape == (200,)
     kept_out = torch.zeros(200, dtype=torch.bool)
@@ -166,7 +177,16 @@ def test_a_folder_holds_the_scales_and_their_mean(tmp_path, name):
     assert float(rows[0]["sigma"]) == 0.25
     assert float(rows[-1]["sigma"]) == pytest.approx(float(sigmas[~kept_out].mean()), rel=1e-12)
     with pytest.raises(UsageError, match=r"another training \(it differs in data_dependent_sigma"):
-        train(fresh(), digits(), Gaussian(0.25), method(name), short(), folder=tmp_path, info=INFO, progress=False)
+        train(
+            fresh(),
+            digits(),
+            noise=Gaussian(0.25),
+            method=method(name),
+            settings=short(),
+            folder=tmp_path,
+            info=INFO,
+            progress=False,
+        )
     clear(tmp_path)
     assert not (tmp_path / SIGMAS).exists()
     assert not (tmp_path / FILE).exists()
@@ -191,7 +211,8 @@ def work(fabric, folder):
         original(self, *args)
         kept.append(self.values.clone())
     sigma.InputSigmas.exchange = exchange
-    train(model, (x, y), Gaussian(0.25), METHODS["macer"](m=2), settings, fabric=fabric, progress=False)
+    method = METHODS["macer"](m=2)
+    train(model, (x, y), noise=Gaussian(0.25), method=method, settings=settings, fabric=fabric, progress=False)
     sigma.InputSigmas.exchange = original
     result = [*kept, *(p.detach() for p in model.parameters())]
     torch.save(result, f"{folder}/{fabric.world_size}-{fabric.global_rank}.pt")
@@ -307,7 +328,7 @@ def test_a_recipe_has_these_settings(tmp_path):
 
 def test_refuses(tmp_path):
     with pytest.raises(UsageError, match="data_dependent_sigma needs Gaussian noise, got uniform"):
-        train(fresh(), digits(), Uniform(0.5), METHODS["gaussian"](), short({}), folder=tmp_path, info=INFO)
+        train(fresh(), digits(), noise=Uniform(0.5), settings=short({}), folder=tmp_path, info=INFO)
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(UsageError, match=r"from 0\.01 to 10"):
         InputSigmas(DataDependentSigma(), Gaussian(11.0), 4, seed=0)

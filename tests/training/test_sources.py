@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from smoothcert import Gaussian, data
-from smoothcert.training import METHODS, TrainingSettings, train
+from smoothcert.training import TrainingSettings, train
 from smoothcert.training.sources import Source
 
 CPU = torch.device("cpu")
@@ -23,7 +23,7 @@ def folder(tmp_path):
             pixels = np.zeros((260 + 10 * number, 300, 3), np.uint8)
             pixels[:, :150] = 255 - 200 * label
             Image.fromarray(pixels).save(tmp_path / "train" / name / f"{number}.png")
-    return data.load(tmp_path, split="train")
+    return data.load(f"{tmp_path},size=224", split="train")
 
 
 def test_memory_gives_the_rows_asked_for():
@@ -71,5 +71,5 @@ def test_random_crops_cut_scale_and_flip(folder):
 def test_a_folder_of_images_can_be_trained_on(folder):
     model = torch.nn.Sequential(torch.nn.AvgPool2d(56), torch.nn.Flatten(), torch.nn.Linear(48, 2))
     settings = TrainingSettings(epochs=12, batch_size=4, rate=0.05, holdout=2, votes=20, augment="imagenet")
-    history = train(model, folder, Gaussian(0.1), METHODS["gaussian"](), settings, progress=False)
+    history = train(model, folder, noise=Gaussian(0.1), settings=settings, progress=False)
     assert history[-1]["loss"] < history[0]["loss"]

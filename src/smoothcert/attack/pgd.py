@@ -11,7 +11,6 @@ is a contradiction: the certificate or PREDICT is wrong, each with probability a
 
 from __future__ import annotations
 
-import hashlib
 import math
 import struct
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,10 +24,9 @@ from rich.progress import track
 from torch import Generator, Tensor
 
 from smoothcert.certify import Cohen, Smoothed
-from smoothcert.certify.smoothed import fresh_seed
 from smoothcert.data.subset import Indexable, labelled_input, select
-from smoothcert.sampling import PREDICTION
-from smoothcert.sampling.seeds import block_seed
+from smoothcert.sampling.seeds import fresh_seed
+from smoothcert.sampling.soft import attack_generator
 from smoothcert.stats import top_class_p_value
 from smoothcert.training.attacks import Objective, ascend, shorten, smoothed_nll, unit
 from smoothcert.types import ABSTAIN, Norm, Prediction, UsageError
@@ -259,10 +257,8 @@ class _Attack:
         return self.smoothed.noise.sample(torch.zeros_like(x), copies, generator)
 
     def _generator(self, target: _Target, radius: float, restart: int, step: int) -> Generator:
-        """Return noise for one use: a block of PREDICT's stage beyond those PREDICT can reach."""
-        use = hashlib.blake2b(struct.pack("<dQq", radius, restart, step), digest_size=8).digest()
-        block = 2**26 + int.from_bytes(use, "little") % 2**26
-        return Generator(target.x.device).manual_seed(block_seed(self.seed, target.index, PREDICTION, block))
+        use = struct.pack("<dQq", radius, restart, step)
+        return attack_generator(self.seed, target.index, target.x.device, use)
 
     def _judge(self, targets: Sequence[_Target], points: Sequence[Tensor]) -> dict[int, AttackResult]:
         judge, results = self.settings.judge, {}

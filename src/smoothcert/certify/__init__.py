@@ -9,9 +9,12 @@ from smoothcert.certify.cohen import Cohen
 from smoothcert.certify.memory import Memory
 from smoothcert.certify.smoothed import Smoothed
 from smoothcert.certify.staged import Staged
+from smoothcert.plugins import Registry
 
-PROCEDURES: dict[str, type[Procedure]] = {procedure.name: procedure for procedure in (Cohen, Staged, Anytime, Aces)}
-"""Every procedure by name; a new one is one file and one entry here."""
+PROCEDURES: Registry[type[Procedure]] = Registry(
+    "procedures", "procedure", Procedure, {procedure.name: procedure for procedure in (Cohen, Staged, Anytime, Aces)}
+)
+"""Every procedure by name; a new one here is one file and one entry."""
 
 __all__ = [
     "PROCEDURES",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar
 
 from smoothcert.certify.base import Procedure, Task, require_count
@@ -16,7 +16,7 @@ from smoothcert.stats import decisions, lower_bound
 from smoothcert.types import ABSTAIN, CERTIFIER, CORE, Certificate, Prediction, UsageError, Votes
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Aces(Procedure):
     """Certify where a smoothed selector certifiably chooses the smoothed classifier; elsewhere call a core.
 
@@ -46,6 +46,7 @@ class Aces(Procedure):
     decides_early: ClassVar[bool] = False
 
     core: Classifier | None = None
+    _: KW_ONLY
     selector: Classifier | None = None
     theta: float = 0.3
     n: int = 100_000

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
@@ -12,16 +13,49 @@ from typing import TYPE_CHECKING, Any, cast
 from torch import Tensor
 
 from smoothcert.certify.base import Procedure, Task
+from smoothcert.certify.batches import input_indices, split_batch
+from smoothcert.certify.inputs import CheckedInput
 from smoothcert.certify.per_input import chosen_noise, remembered
 from smoothcert.classifiers.identity import identity_digest
 from smoothcert.classifiers.sealed import Sealed
 from smoothcert.noise import Gaussian
 from smoothcert.sampling import Answer, Job, Pool, Steps
 from smoothcert.sampling.copies import input_digest
-from smoothcert.types import Certificate, Guarantee, UsageError
+from smoothcert.sampling.seeds import fresh_seed
+from smoothcert.types import Certificate, Guarantee, Prediction, UsageError, invalid_text
 
 if TYPE_CHECKING:
     from smoothcert.certify.smoothed import Smoothed
+
+
+def answer_inputs(
+    smoothed: Smoothed,
+    x: Any,
+    procedure: Procedure,
+    steps: Callable[[Task], Steps[Answer]],
+    seed: int | None,
+    index: int | Sequence[int] | None,
+    batch: bool | None,
+) -> Answer | list[Answer]:
+    """Answer one input, or a batch with a list; the arguments are those of :meth:`Smoothed.certify`."""
+    if smoothed.memory is not None:
+        smoothed.sealed_procedure(procedure)  # refuses a procedure before the model runs
+    sealed, seed = smoothed.sealed(), fresh_seed() if seed is None else seed
+    inputs = split_batch(sealed, x, batch, smoothed.input_range)
+    indices = input_indices([x] if inputs is None else inputs, index, inputs is None)
+    if inputs is None:
+        ((_, answer),) = answers(smoothed, [(indices[0], x)], procedure, steps, seed, named=False, sealed=sealed)
+        return answer
+    checked = []
+    for place, each in enumerate(inputs):  # all before the first is sampled
+        try:
+            checked.append(CheckedInput(smoothed.checked(sealed, each), sealed))
+        except UsageError as error:
+            raise UsageError(f"input {place} of the batch: {error}") from error
+    pairs = zip(indices, checked, strict=True)
+    found = answers(smoothed, pairs, procedure, steps, seed, len(checked), named=False, sealed=sealed)
+    by_place = {job.place: answer for job, answer in found}
+    return [by_place[place] for place in range(len(checked))]
 
 
 def answers(
@@ -32,6 +66,7 @@ def answers(
     seed: int,
     count: int | None = None,
     named: bool = True,
+    sealed: Sealed | None = None,
 ) -> Iterator[tuple[Job[Answer], Answer]]:
     """Answer inputs with the classifier as it is when the first answer is requested; see :meth:`Smoothed.run`.
 
@@ -42,16 +77,18 @@ def answers(
         steps: ``procedure.certify`` or ``procedure.predict``.
         seed: The seed of the noise.
         count: The number of inputs, if known.
-        named: Whether errors name the input.
+        named: Whether errors name the input; for a single input they do not, and invalid logits are warned about.
+        sealed: The sealed model, if it is known.
     """
-    sealed, procedure = smoothed.sealed(), smoothed.sealed_procedure(procedure)
+    sealed, procedure = sealed or smoothed.sealed(), smoothed.sealed_procedure(procedure)
     steps = getattr(procedure, steps.__name__)  # of the procedure whose models are sealed
     order: deque[tuple[Job[Answer], Tensor]] = deque()
 
     def jobs() -> Iterator[Job[Answer]]:
-        for index, x in inputs:
+        for place, (index, x) in enumerate(inputs):
             try:
                 job = _job(smoothed, sealed, index, x, steps, seed)
+                job.place = place
             except UsageError as error:
                 if not named:
                     raise
@@ -86,6 +123,8 @@ def answers(
                 digest = input_digest(job.x)
                 stamped = replace(answer, guarantee=guarantee, runtime=runtime, model=model, input=digest)
                 answer = cast(Answer, stamped)
+            if not named and isinstance(answer, Certificate | Prediction) and answer.invalid:
+                warnings.warn(invalid_text(answer.invalid, answer.samples), stacklevel=2)
             yield job, answer
 
     yield from decided() if smoothed.memory is None else remembered(smoothed.memory, decided(), order)

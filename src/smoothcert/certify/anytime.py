@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -18,7 +18,7 @@ from smoothcert.stats.sequential import LAST_LOOK, check_times
 from smoothcert.types import Certificate, Outcome, UsageError, Votes
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Anytime(Procedure):
     """Check the votes repeatedly and stop as soon as they decide; the guarantee holds at any stopping time.
 
@@ -37,6 +37,7 @@ class Anytime(Procedure):
     name: ClassVar[str] = "anytime"
 
     radius: float | Sequence[float] | None = None
+    _: KW_ONLY
     beta: float = 0.001
     n_max: int = 100_000
     deadline: float | None = None

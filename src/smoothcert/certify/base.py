@@ -132,6 +132,7 @@ class Procedure(ABC):
 
     Attributes:
         decides_early: Whether clear inputs need fewer samples than others.
+        fixed_samples: Whether every input gets ``n`` samples, which prove the largest radius they can without a target.
         alpha: Probability of a wrong statement.
         n0: Selection samples.
         norm: Norm of the radius; by default the first that the noise certifies.
@@ -139,6 +140,7 @@ class Procedure(ABC):
 
     name: ClassVar[str]
     decides_early: ClassVar[bool] = True
+    fixed_samples: ClassVar[bool] = False
 
     alpha: float = 0.001
     n0: int = 100

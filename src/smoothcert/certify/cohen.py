@@ -17,7 +17,7 @@ from smoothcert.stats.decisions import guess_and_bound
 from smoothcert.types import Certificate, Prediction
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Cohen(Procedure):
     """Guess the class from ``n0`` votes, and bound its probability from ``n`` other ones.
 
@@ -28,12 +28,13 @@ class Cohen(Procedure):
         n: Estimation samples; for PREDICT, all samples.
 
     Example:
-        >>> Cohen(n=1_000).alpha
+        >>> Cohen(1_000).alpha
         0.001
     """
 
     name: ClassVar[str] = "cohen"
     decides_early: ClassVar[bool] = False
+    fixed_samples: ClassVar[bool] = True
 
     n: int = 100_000
 

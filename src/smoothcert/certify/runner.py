@@ -17,11 +17,19 @@ from smoothcert.noise import Noise
 from smoothcert.sampling import BLOCK, Classifier, Source, Statistic
 from smoothcert.sampling.audit import Audit
 from smoothcert.sampling.forwards import RUNTIMES
-from smoothcert.sampling.runtimes import CLOSE, Runtime, check_copies, check_options, prepare, unprepared
+from smoothcert.sampling.runtimes import (
+    CLOSE,
+    Runtime,
+    check_copies,
+    check_options,
+    not_worth_measuring,
+    prepare,
+    unprepared,
+)
+from smoothcert.sampling.tuning import TOO_FEW
 from smoothcert.types import UsageError, unknown_name
 
-MEASURE_FROM = 20_000
-"""Runtimes are benchmarked only for at least this many samples."""
+_SAME_RUNTIME = 2_000_000  # samples for which a benchmarked runtime is used again, and a hundred times its samples
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +80,7 @@ class Runner:
     def _forget(self) -> None:
         """Drop everything derived from the model."""
         self._sealing = Sealing()
-        self._prepared: tuple[object, int, Runtime] | None = None
+        self._prepared: tuple[object, float, Runtime] | None = None  # with the number of samples that it is good for
         self._audit: tuple[Sealed, Audit] | None = None
 
     def sealed(self) -> Sealed:
@@ -143,14 +151,18 @@ class Runner:
             return self.runtime
         like = like if like and like["notes"] and self.runtime == "auto" else None
         worth = samples or 0
-        plain = self.runtime == "auto" and self.precision is None and worth < MEASURE_FROM
         key = (sealed, x.shape, x.dtype, x.device, torch.get_num_threads())
         known = self._prepared
-        if known is not None and known[0] == key and not like and (worth <= 100 * known[1] or plain):
+        if known is not None and known[0] == key and not like and worth <= known[1]:
             return known[2]
-        if plain and not like:
+        most: float = -1  # samples that run without a benchmark
+        if self.runtime == "auto" and self.precision is None and not like:
+            few = worth <= TOO_FEW
+            most = TOO_FEW if few else not_worth_measuring(sealed, self._reference(sealed, x).copies)
+        if worth <= most:
             runtime = unprepared(sealed, self.batch_size or default_batch_size(x), self._reference(sealed, x))
         else:
+            most = max(100 * worth, _SAME_RUNTIME)
             runtime = prepare(
                 sealed,
                 x,
@@ -161,7 +173,7 @@ class Runner:
                 precision=self.precision,
                 like=like,
             )
-        self._prepared = (key, 0 if plain and not like else max(worth, MEASURE_FROM), runtime)
+        self._prepared = (key, most, runtime)
         return runtime
 
     def _reference(self, sealed: Sealed, x: Tensor) -> Reference:

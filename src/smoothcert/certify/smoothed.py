@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import copy
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
 
-from smoothcert.certify.answering import answers
+from smoothcert.certify.answering import answer_inputs, answers
 from smoothcert.certify.base import Procedure, Task
+from smoothcert.certify.batches import split_batch, stacked
 from smoothcert.certify.cohen import Cohen
+from smoothcert.certify.inputs import checked_input
 from smoothcert.certify.memory import Memory
 from smoothcert.certify.router import Routed
 from smoothcert.certify.runner import Companions, Ready, Runner
 from smoothcert.classifiers.sealed import Sealed
-from smoothcert.data.subset import as_tensor
 from smoothcert.noise import Gaussian, Noise
 from smoothcert.sampling import Answer, Classifier, Job, Steps
-from smoothcert.sampling.copies import input_digest
 from smoothcert.sampling.runtimes import Runtime
+from smoothcert.sampling.seeds import fresh_seed
 from smoothcert.sampling.sigma import SigmaSolver
-from smoothcert.types import Certificate, Norm, Prediction, UsageError
+from smoothcert.sampling.soft import mean_softmax
+from smoothcert.types import Norm, UsageError
 
 
 class Smoothed(Runner):
@@ -44,6 +45,7 @@ class Smoothed(Runner):
             batch to logits, is a core: if it is chosen, its class is answered with radius 0.
         sigma: Chooses σ for each input, starting from that of ``noise``, which must be Gaussian.
         memory: Keeps answers with different σ consistent.
+        procedure: How :meth:`certify` and :meth:`predict` answer if they are not told; ``Cohen()`` by default.
         num_classes: The number of classes; found by a forward pass if not given, and checked otherwise.
         runtime: How the model is run: a name in ``sampling.forwards.RUNTIMES``, a prepared ``Runtime``, or ``"auto"``
             for the fastest that agrees with plain PyTorch.
@@ -55,7 +57,7 @@ class Smoothed(Runner):
         >>> import torch
         >>> linear = torch.nn.Linear(4, 2)
         >>> smoothed = Smoothed(linear, Gaussian(0.5))
-        >>> smoothed.certify(torch.full((4,), 0.5), Cohen(n=1000)).n
+        >>> smoothed.certify(torch.full((4,), 0.5), Cohen(1000)).n
         1000
     """
 
@@ -67,6 +69,7 @@ class Smoothed(Runner):
         experts: Sequence[Smoothed | Classifier] = (),
         sigma: SigmaSolver | None = None,
         memory: Memory | None = None,
+        procedure: Procedure | None = None,
         num_classes: int | None = None,
         runtime: str | Runtime = "auto",
         input_range: tuple[float, float] | None = (0.0, 1.0),
@@ -94,7 +97,7 @@ class Smoothed(Runner):
             raise UsageError("sigma cannot be chosen for a selector, whose experts have fixed noises; leave out sigma.")
         # Fixed, as the noise is: a certificate must be about what was sampled.
         self._experts: tuple[Smoothed | Classifier, ...] = tuple(experts)
-        self._sigma, self._memory = sigma, memory
+        self._sigma, self._memory, self.procedure = sigma, memory, procedure
 
     @property
     def experts(self) -> tuple[Smoothed | Classifier, ...]:
@@ -116,38 +119,81 @@ class Smoothed(Runner):
         self._companions = Companions()
 
     def certify(
-        self, x: Any, procedure: Procedure | None = None, *, seed: int | None = None, index: int | None = None
-    ) -> Certificate:
-        """Prove a radius around one input.
+        self,
+        x: Any,
+        procedure: Procedure | None = None,
+        *,
+        seed: int | None = None,
+        index: int | Sequence[int] | None = None,
+        batch: bool | None = None,
+    ) -> Any:
+        """Prove a radius around one input, or around each input of a batch.
+
+        A list or tuple of tensors is a batch. A tensor or array is one input if the model accepts it as one, that is,
+        if ``model(x[None])`` has the shape (1, classes), and otherwise a batch if the model accepts ``x[0]`` as one.
 
         Args:
-            x: One input (no batch dimension): a floating-point tensor, or anything that ``torch.as_tensor`` accepts.
-            procedure: How to certify; ``Cohen()`` by default.
+            x: One input (no batch dimension) or a batch: anything that ``torch.as_tensor`` accepts.
+            procedure: How to certify; by default that of the constructor.
             seed: The seed of the noise. By default a fresh one from the operating system, which the certificate
                 records. A certificate is valid only if model and input were chosen without knowing the noise: give a
                 seed to repeat a certificate, not to choose between models by it.
-            index: The input's number in its dataset; inputs with other numbers get other noise. By default it follows
-                from the input's values.
+            index: The number of the input, or of each of a batch, in its dataset; other numbers get other noise. By
+                default it follows from the values, so equal inputs get equal noise and are wrong together.
+            batch: Whether x is a batch; by default its shape decides, as above.
 
         Returns:
-            The certificate; its label is ``ABSTAIN`` if nothing could be proved.
+            The :class:`~smoothcert.types.Certificate`; its label is ``ABSTAIN`` if nothing could be proved. For a
+            batch, a list of them, each equal to the one that the input gets alone with the same seed and index.
 
         Raises:
-            UsageError: If the input or the model's output is invalid; before any sampling.
+            UsageError: If an input or the model's output is invalid; before any sampling.
         """
-        procedure = procedure or Cohen()
-        return self._one(x, procedure, procedure.certify, seed, index)
+        procedure = procedure or self.procedure or Cohen()
+        return answer_inputs(self, x, procedure, procedure.certify, seed, index, batch)
 
     def predict(
-        self, x: Any, procedure: Procedure | None = None, *, seed: int | None = None, index: int | None = None
-    ) -> Prediction:
-        """Predict the class of one input, without a radius and with far fewer samples.
+        self,
+        x: Any,
+        procedure: Procedure | None = None,
+        *,
+        seed: int | None = None,
+        index: int | Sequence[int] | None = None,
+        batch: bool | None = None,
+    ) -> Any:
+        """Predict the class of one input or of each input of a batch, without a radius and with far fewer samples.
 
-        The arguments are those of :meth:`certify`; the procedure is ``Cohen(n=1_000)`` by default. The label is
-        ``ABSTAIN`` if the votes do not decide.
+        Arguments and errors are those of :meth:`certify`; the procedure is that of the constructor, or
+        ``Cohen(1_000)``. The label of the :class:`~smoothcert.types.Prediction` is ``ABSTAIN`` if nothing is decided.
         """
-        procedure = procedure or Cohen(n=1_000)
-        return self._one(x, procedure, procedure.predict, seed, index)
+        procedure = procedure or self.procedure or Cohen(1_000)
+        return answer_inputs(self, x, procedure, procedure.predict, seed, index, batch)
+
+    def soft(self, x: Any, n: int = 32, *, seed: int | None = None, batch: bool | None = None) -> Tensor:
+        """Return the mean softmax over noisy copies, with a gradient by ``x``, for attacks and explanations.
+
+        It is the soft smoothed classifier of Salman et al. (2019), estimated from n copies, and proves nothing. Its
+        noise depends on the seed, the place in the batch and n; no certificate or prediction uses the same.
+
+        Args:
+            x: One input or a batch, as for :meth:`certify`; the range is not checked, so that attacks may leave it.
+            n: Noisy copies of each input, all in one forward pass.
+            seed, batch: As for :meth:`certify`.
+
+        Returns:
+            Probabilities of shape (classes,), or (batch, classes) for a batch.
+
+        Raises:
+            UsageError: If the model cannot classify x, n is less than 1, or the noise is not additive.
+        """
+        if self.experts:
+            raise UsageError("a router has no soft smoothed classifier; call soft of its experts.")
+        sealed, seed = self.sealed(), fresh_seed() if seed is None else seed
+        inputs = split_batch(sealed, x, batch, None)
+        rows = stacked([x] if inputs is None else inputs, sealed.device)
+        self._reference(sealed, checked_input(rows[0], None, sealed.device))  # a fixed function of one row
+        shares = mean_softmax(sealed, rows, self.noise, n, seed)
+        return shares[0] if inputs is None else shares
 
     def check(self, x: Any, procedure: Procedure | None = None) -> Tensor:
         """Check an input, and that a procedure's settings suit it; nothing is sampled.
@@ -205,23 +251,9 @@ class Smoothed(Runner):
         """Return a copy to send to other processes: without prepared runtimes and memory, which the driver applies."""
         other = copy.copy(self)
         other._forget()
-        other.model, other._memory = self.sealed().model, None
+        other.model, other._memory, other.procedure = self.sealed().model, None, None
         other._experts = tuple(each.for_workers() if isinstance(each, Smoothed) else each for each in self.experts)
         return other
-
-    def _one(
-        self,
-        x: Any,
-        procedure: Procedure,
-        steps: Callable[[Task], Steps[Answer]],
-        seed: int | None,
-        index: int | None,
-    ) -> Answer:
-        if index is None:
-            index = int(input_digest(as_tensor(x)), 16) >> 65  # 63 bits
-        seed = fresh_seed() if seed is None else seed
-        ((_, answer),) = answers(self, [(index, x)], procedure, steps, seed, named=False)
-        return answer
 
     def task(self, index: int, x: Tensor, noise: Noise, seed: int) -> Task:
         """Return what a procedure knows of an input."""
@@ -244,8 +276,3 @@ class Smoothed(Runner):
                 raise UsageError(f"a memory compares l2 balls; certify in l2 or without a memory, not in {norm.value}.")
             self.memory.bind({"model": self.sealed().sealed_identity, "noise": self.noise.config()})
         return self.routed(procedure).sealed(self._companions.seal)
-
-
-def fresh_seed() -> int:
-    """Draw a seed from the operating system, on which no earlier choice can depend."""
-    return secrets.randbits(63)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from itertools import pairwise
 from typing import ClassVar
 
@@ -17,7 +17,7 @@ from smoothcert.stats import lower_bound, stage_boundaries, staged_characteristi
 from smoothcert.types import Certificate, Outcome, UsageError, Votes
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Staged(Procedure):
     """Certify or refute a target radius early, in stages of fresh samples.
 
@@ -34,6 +34,7 @@ class Staged(Procedure):
     name: ClassVar[str] = "staged"
 
     radius: float
+    _: KW_ONLY
     stages: Sequence[int] = (100, 1_000, 10_000, 120_000)
     beta: float = 0.0001
 

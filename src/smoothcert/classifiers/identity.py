@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from smoothcert.plugins import kind_and_origin
+
 _BY_NAME = {*sys.stdlib_module_names, "torch", "numpy", "scipy", "smoothcert"}
 """Packages whose code is hashed by name: it changes only with their versions, which a run records."""
 
@@ -56,6 +58,21 @@ def model_identity(model: Any) -> dict[str, Any]:
         "sha256": _weights_digest(model) if module else None,
         "code": code,
     }
+
+
+def code_origins(*parts: object) -> dict[str, str]:
+    """Return where those noises, procedures and methods come from that are not ours, as ``noise laplace``.
+
+    It is the plug-in, if one registered the class, and a hash of the class: a cell of a notebook may define it again.
+    """
+    found = {}
+    for part in parts:
+        known = kind_and_origin(part)
+        if known is not None:
+            name, origin = known
+            code = f"code sha256:{_Reached(type(part)).digest.hexdigest()}"
+            found[name] = f"{origin}, {code}" if origin else code
+    return found
 
 
 def identity_digest(identity: Mapping[str, Any]) -> str:

@@ -181,13 +181,14 @@ class Sealed:
             )
 
     def count_classes(self, x: Tensor) -> int:
-        """Return the number of classes, found on one input.
+        """Return the number of classes, found on one input by a copy of the model, whose state may change.
 
         Raises:
             UsageError: If the model cannot classify it.
         """
+        model = shared_copy(self.model) if self._copied else self.model
         with torch.inference_mode(), _exclusive(x.device):
-            return int(self._evaluate(x[None]).shape[1])
+            return int(self._evaluate(x[None], lambda _, batch: self._logits(model, batch)).shape[1])
 
     def tolerance(self, logits: Tensor) -> Tensor:
         """Bound how far rounding may move logits of this classifier."""

@@ -8,6 +8,7 @@ from typing import Annotated
 from smoothcert.cli.show import Format, Output, Radii, picture, save_pictures, show
 from smoothcert.report.aces import check_comparable, load_components, load_single
 from smoothcert.report.tables.aces import aces_table, parse_thetas, render_aces, rich_aces
+from smoothcert.store.result import distinct_names
 from smoothcert.types import UsageError
 
 
@@ -46,6 +47,8 @@ def aces(
     if plot_entropy is not None and plot_radius is None:
         raise UsageError("--plot-entropy counts what is certified at a radius; give --plot-radius.")
     parts = [load_components(path, core, thetas=thetas) for path in runs]
+    names = distinct_names({path.resolve(): part.name for path, part in zip(runs, parts, strict=True)})
+    parts = [part.named(names[path.resolve()]) for path, part in zip(runs, parts, strict=True)]
     check_comparable(parts)
     table = aces_table(parts, thetas, radii)
     if plot or plot_selection or plot_entropy:

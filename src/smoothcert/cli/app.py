@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -13,6 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 import smoothcert
 from smoothcert.cli import exiting_on_interrupt
 from smoothcert.cli.options import command
+from smoothcert.plugins import load_plugins
 from smoothcert.types import UsageError
 
 START, CERTIFY, COMPARE, FILES = "Start", "Certify", "Compare", "Runs, logs and data"
@@ -22,7 +24,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "train": (START, "train:train", "Train a classifier for smoothing by a recipe."),
     "recipes list": ("", "train:list_recipes", "List the recipes."),
     "recipes show": ("", "train:show_recipe", "Print a recipe as YAML."),
-    "denoiser": (START, "train:denoiser", "Train a denoiser for a classifier that was not trained on noise."),
+    "denoise train": ("", "denoise:train", "Train a denoiser for a classifier that was not trained on noise."),
+    "denoise finetune": ("", "denoise:finetune", "Train a classifier on denoised inputs."),
     "doctor": (CERTIFY, "doctor:doctor", "Check a model and its data before a long run."),
     "plan": (CERTIFY, "plan:plan", "Compute the cost of a certification before sampling."),
     "certify": (CERTIFY, "certify:certify", "Certify inputs of a dataset and keep the votes in a run folder."),
@@ -48,6 +51,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 
 GROUPS = {
     "recipes": (START, "List and show training recipes."),
+    "denoise": (START, "Train denoisers, and classifiers behind them."),
     "corruptions": (CERTIFY, "Certify under common corruptions, and compare methods there."),
     "data": (FILES, "List and fetch datasets."),
 }
@@ -135,6 +139,14 @@ def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
     ] = False,
+    plugin: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE.py",
+            help="Import a file that registers noises, procedures, training methods, models, datasets or denoisers; "
+            "before or after the command, and may be repeated. $SMOOTHCERT_PLUGINS lists more.",
+        ),
+    ] = None,
 ) -> None: ...
 
 
@@ -144,8 +156,11 @@ def run(arguments: Sequence[str]) -> int:
     Raises:
         UsageError: If an option is unknown, missing or invalid.
     """
+    rest, plugins = take_plugins(arguments)
+    with exiting_on_interrupt():
+        load_plugins([*filter(None, os.environ.get("SMOOTHCERT_PLUGINS", "").split(os.pathsep)), *plugins])
     try:
-        return int(app(with_address(arguments), standalone_mode=False) or 0)
+        return int(app(with_address(rest), standalone_mode=False) or 0)
     except _ClickError as error:
         message = error.format_message()  # type: ignore[attr-defined]
         if type(error).__name__ == "NoArgsIsHelpError":
@@ -154,6 +169,30 @@ def run(arguments: Sequence[str]) -> int:
         if "Value error, " in message:  # raised by a parser of ours
             raise UsageError(message.partition("Value error, ")[2]) from error
         raise UsageError(f"{' '.join(message.split())} Run with --help for the options.") from error
+
+
+def take_plugins(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Split the arguments into others and the files of ``--plugin``, which add options to the commands.
+
+    Example:
+        >>> take_plugins(["--plugin", "a.py", "certify", "m.onnx", "--plugin=b.py"])
+        (['certify', 'm.onnx'], ['a.py', 'b.py'])
+    """
+    rest: list[str] = []
+    plugins: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        if word == "--":
+            return [*rest, word, *words], plugins
+        if word == "--plugin":
+            plugins.append(next(words, ""))
+        elif word.startswith("--plugin="):
+            plugins.append(word.partition("=")[2])
+        else:
+            rest.append(word)
+    if "" in plugins:
+        raise UsageError("--plugin needs the path of a Python file.")
+    return rest, plugins
 
 
 def is_address(text: str) -> bool:

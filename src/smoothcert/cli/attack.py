@@ -13,7 +13,6 @@ import typer
 from smoothcert.attack.certificates import Certified, certified_by_run, certify_inputs, refuse_contradictions
 from smoothcert.attack.pgd import AttackOutcome, AttackResult, AttackSettings, attack_dataset
 from smoothcert.certify import Cohen
-from smoothcert.certify.smoothed import fresh_seed
 from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, Seed, load_smoothed
 from smoothcert.cli.options import Group, build, derived, output_file
 from smoothcert.cli.show import Format, radii, show
@@ -22,6 +21,7 @@ from smoothcert.files import STANDARD_OUTPUT, saving
 from smoothcert.noise import Gaussian
 from smoothcert.report.tables.accuracy import percent
 from smoothcert.report.tables.layout import Column, Sheet, text_line
+from smoothcert.sampling.seeds import fresh_seed
 from smoothcert.store import load_run
 from smoothcert.types import Norm, UsageError, radius_text
 
@@ -68,6 +68,8 @@ def attack(
         raise UsageError(f"seed must be between 0 and 2**63 - 1, got {seed}.")
     if norm is not None and norm.lower() != Norm.L2.value:
         raise UsageError(f"the attack works in l2 only, got --norm {norm}; leave it out.")
+    if classifier.aces is not None:
+        raise UsageError("a composition of ACES cannot be attacked as one model; attack its smoothed classifier.")
     rows = {} if classifier.batch_size is None else {"rows": classifier.batch_size}
     settings = build("attack", {"attack": AttackSettings}, "attack", how.settings, **rows)
     procedure = Cohen(n=n, alpha=settings.alpha)
@@ -75,7 +77,7 @@ def attack(
     stored = load_run(run) if run is not None else None
     exact = None if stored is None else stored.settings.noise is not None and stored.settings.noise.grid is not None
     dataset = about.load()
-    smoothed, _ = load_smoothed(classifier, [dataset], noise, exact)
+    smoothed = load_smoothed(classifier, [dataset], noise, exact).smoothed
     if Norm.L2 not in smoothed.noise.norms:
         raise UsageError(
             f"the attack works in l2, which {smoothed.noise.name} noise does not certify (it certifies "

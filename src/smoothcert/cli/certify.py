@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from smoothcert.certify import Cohen
+from smoothcert.certify import Cohen, Procedure
 from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, InputOptions, Seed, SigmaOptions, load_smoothed
 from smoothcert.cli.procedures import ClusterOptions, DrawnNoiseOptions, ProcedureOptions
 from smoothcert.cli.results import show_savings
@@ -21,7 +21,7 @@ from smoothcert.evaluate import certify_dataset
 from smoothcert.noise import Noise
 from smoothcert.report.recompute import outcomes_of
 from smoothcert.store.run import clear_run
-from smoothcert.types import UsageError
+from smoothcert.types import UsageError, invalid_text
 
 
 def certify(
@@ -43,7 +43,8 @@ def certify(
     `anytime` and `staged` decide whether given radii hold, usually with a hundredth of them. Several models vote; with
     `--first K` the later ones run only where the first K disagree. `aces` sends inputs on which the model is uncertain
     to an accurate core without a guarantee. With `--router` each model is an expert under its noise, and a certified
-    selector chooses between them. A certificate is false with probability at most α.
+    selector chooses between them. A `.yaml` file describes any of these (see docs/compositions.md). A certificate is
+    false with probability at most α.
 
     **Examples**
 
@@ -53,14 +54,16 @@ def certify(
         smoothcert certify a.safetensors b.safetensors c.safetensors --data mnist --first 2
         smoothcert certify lenet.safetensors --data mnist --procedure aces --core-model clean.safetensors --theta 0.3
         smoothcert certify s25.safetensors s50.safetensors --router selector.safetensors --data mnist
+        smoothcert certify router.yaml --data mnist
         smoothcert certify clean.safetensors --denoiser dncnn-0.25 --data cifar10
         smoothcert certify lenet.safetensors --data mnist --sigma-steps 100 --memory balls.safetensors
-        smoothcert certify resnet50.safetensors --data images/imagenet --ray 10.0.0.1:6379 --ray-gpus 1
+        smoothcert certify resnet50.safetensors --data imagenet --ray 10.0.0.1:6379 --ray-gpus 1
     """
-    chosen, procedure, cluster = noise.build(), how.build(), over.build()
+    chosen, procedure, cluster = noise.build(), how.build(classifier.aces), over.build()
     part = None if shard is None else _shard(shard)
     dataset = about.load()
-    smoothed, source = load_smoothed(classifier, [dataset], chosen, noise.exact, **each.build())
+    loaded = load_smoothed(classifier, [dataset], chosen, noise.exact, **each.build())
+    smoothed, procedure = loaded.smoothed, loaded.completed(procedure)
     selected = select(len(dataset), **vars(inputs))
     per_input, shared = how.share(procedure, len(selected), smoothed.device)
     names = [classifier.name, dataset.name, *_noise_names(smoothed.noise), *["chosen-sigma"] * each.chosen]
@@ -79,7 +82,7 @@ def certify(
         **vars(inputs),
         shard=part,
         seed=seed,
-        source=source | shared,
+        source=loaded.source | shared,
         cluster=cluster,
     )
     if smoothed.memory is not None:
@@ -111,11 +114,13 @@ def predict(
         smoothcert predict demo/models/sigma-0.25.safetensors --data digits
         smoothcert predict lenet.safetensors --data mnist --start 7 --stop 8 --votes 10000
     """
-    chosen, settings = noise.build(), Cohen(n=votes, alpha=alpha)
+    settings: Procedure = replace(classifier.aces or Cohen(), n=votes, alpha=alpha)
+    chosen = noise.build()
     dataset = about.load()
-    smoothed, _ = load_smoothed(classifier, [dataset], chosen, noise.exact)
+    loaded = load_smoothed(classifier, [dataset], chosen, noise.exact)
+    smoothed, settings = loaded.smoothed, loaded.completed(settings)
     indices = select(len(dataset), **vars(inputs))
-    correct = abstained = 0
+    correct = abstained = invalid = 0
     lines: dict[int, str] = {}
     pairs = ((index, dataset[index][0]) for index in indices)
     answers = smoothed.run(pairs, settings, settings.predict, seed=seed, count=len(indices))
@@ -124,10 +129,13 @@ def predict(
         lines[job.index] = f"{job.index}\t{label}\t{answer.label}\t{answer.p_value:.3g}"
         correct += answer.label == label
         abstained += answer.abstained
+        invalid += answer.invalid
     typer.echo("idx\tlabel\tpredict\tp_value")
     typer.echo("\n".join(lines[index] for index in indices))
     total = f"{correct} of {len(indices)} correct, {abstained} abstained"
     typer.echo(f"{total} (n = {votes}, alpha = {alpha:g}).", err=True)
+    if invalid:
+        typer.echo(f"Warning: {invalid_text(invalid, votes * len(indices))}", err=True)
 
 
 def _shard(text: str) -> tuple[int, int]:

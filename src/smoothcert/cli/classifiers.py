@@ -4,20 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 import typer
-from torch import nn
 
 from smoothcert import data, models
-from smoothcert.certify import Memory, Smoothed
-from smoothcert.classifiers import VOTES, Consensus, Denoised, Ensemble
-from smoothcert.classifiers.sealed import Sealed
+from smoothcert.certify import Aces, Memory, Procedure, Smoothed
+from smoothcert.classifiers import VOTES
 from smoothcert.cli.options import DataRoot, Device, Group, Threads, hardware, numbers
 from smoothcert.cli.procedures import with_arithmetic
-from smoothcert.noise import Gaussian, Noise, noise_from_config
+from smoothcert.compositions import (
+    AcesOf,
+    Composition,
+    CompositionFile,
+    ConsensusOf,
+    DenoisedOf,
+    EnsembleOf,
+    ExpertOf,
+    Opened,
+    RoutedOf,
+    is_composition,
+    open_classifier,
+    read_composition,
+    trained_noise,
+)
+from smoothcert.noise import Noise
 from smoothcert.sampling.sigma import GridSigma, OptimizeSigma
 from smoothcert.types import CheckpointError, UsageError
 
@@ -32,7 +46,7 @@ class ClassifierOptions(Group, panel="Classifier"):
             metavar="MODEL",
             help="A checkpoint or its folder, package.module:factory or file.py:factory, an .onnx, TorchScript or .pt2 "
             "file, hf:NAME, timm:NAME or http://…, with options as MODEL,name=value (weights=FILE, normalize=NAME, "
-            "arguments of the factory). Several models vote.",
+            "arguments of the factory); or a .yaml file that describes a composed classifier. Several models vote.",
         ),
     ]
     vote: Annotated[str | None, f"How members vote: {', '.join(VOTES)} (soft)."] = None
@@ -42,7 +56,7 @@ class ClassifierOptions(Group, panel="Classifier"):
     denoiser: Annotated[
         list[str] | None,
         "A denoiser in front of the model: a checkpoint, a folder of diffusers, or package.module:factory. May be "
-        "repeated.",
+        "repeated. A diffusion model has the options steps and seeds, as in DENOISER,steps=3,seeds=5.",
     ] = None
     router: Annotated[str | None, "A selector between the models, to which the noise options then apply."] = None
     arch: Annotated[
@@ -51,6 +65,7 @@ class ClassifierOptions(Group, panel="Classifier"):
     normalize: Annotated[
         str | None, "How the model normalises inputs: imagenet, cifar10, bytes, symmetric … or MEAN/STD, as 0.5/0.25."
     ] = None
+    trust: Annotated[bool, "Let a .yaml file of a classifier name code, model hubs and addresses."] = False
     device: Device = "auto"
     threads: Threads = None
     batch_size: Annotated[int | None, hardware("Noisy copies per forward pass; does not change the noise.")] = None
@@ -59,7 +74,8 @@ class ClassifierOptions(Group, panel="Classifier"):
 
     @property
     def denoisers(self) -> list[str]:
-        return self.denoiser or []
+        """The denoisers; one with the option seeds is as many denoisers."""
+        return [each for given in self.denoiser or [] for each in models.each_seed(given)]
 
     @property
     def count(self) -> int:
@@ -78,12 +94,45 @@ class ClassifierOptions(Group, panel="Classifier"):
             parts += [f"margin-{self.margin:g}"] if self.margin else []
         return "-".join(parts)
 
+    @cached_property
+    def composition(self) -> str | Composition | CompositionFile:
+        """The classifier: a specifier, a file, or what the options describe."""
+        _check_vote(self)
+        specifiers, denoisers = self.specifiers, self.denoisers
+        if self.router is not None:
+            return RoutedOf(selector=self.router, experts=tuple(ExpertOf(model=each) for each in specifiers))
+        if len(specifiers) == 1 and not denoisers:
+            return read_composition(specifiers[0]) if is_composition(specifiers[0]) else specifiers[0]
+        members: list[str | DenoisedOf] = [*specifiers]
+        if denoisers:
+            members = [DenoisedOf(model=each, denoiser=denoiser) for each in specifiers for denoiser in denoisers]
+        if len(members) == 1:
+            return members[0]
+        weights = None if self.weights is None else numbers(self.weights, "--weights")
+        if self.first is None:
+            return EnsembleOf(members=tuple(members), vote=self.vote, weights=weights)
+        return ConsensusOf(members=tuple(members), first=self.first, margin=self.margin or 0.0, weights=weights)
+
+    @property
+    def aces(self) -> Aces | None:
+        """The procedure, without its models, that the file of an ACES composition describes."""
+        described = self.composition.composition if isinstance(self.composition, CompositionFile) else None
+        return Aces(theta=described.theta, steps=described.steps) if isinstance(described, AcesOf) else None
+
 
 @dataclass(kw_only=True)
 class DataOptions(Group, panel="Data"):
     """A dataset."""
 
-    data_name: Annotated[str, typer.Option("--data", help="A dataset's name, an .npz file or an image folder.")]
+    data_name: Annotated[
+        str,
+        typer.Option(
+            "--data",
+            help="A dataset's name, a folder of images, an .npz, .csv or .parquet file, hf:NAME, or "
+            "package.module:factory or file.py:factory, with options as DATA,name=value (classes=FILE, size=224, "
+            "label=COLUMN).",
+        ),
+    ]
     split: Annotated[str, "The part of the dataset."] = "test"
     data_root: DataRoot = None
 
@@ -140,114 +189,78 @@ class SigmaOptions(Group, panel="Noise per input"):
 Seed = Annotated[int | None, "Seed of the noise; random by default. Only to repeat a run, never to select results."]
 
 
+@dataclass(frozen=True)
+class Loaded:
+    """A smoothed classifier, and what it was made of."""
+
+    smoothed: Smoothed
+    opened: Opened
+
+    @property
+    def source(self) -> dict[str, Any]:
+        """Where all parts come from."""
+        return dict(self.opened.source)
+
+    def completed(self, procedure: Procedure) -> Procedure:
+        """Return the procedure with the models of an ACES composition."""
+        own = self.opened.procedure
+        if own is None or not isinstance(procedure, Aces):
+            return procedure
+        return replace(procedure, core=own.core, selector=own.selector)
+
+
 def load_smoothed(
     options: ClassifierOptions,
     datasets: Sequence[data.Dataset],
     noise: Noise | None,
     exact: bool | None = None,
     **per_input: Any,
-) -> tuple[Smoothed, dict[str, Any]]:
-    """Load the smoothed classifier for datasets of the same classes, and describe where it comes from.
+) -> Loaded:
+    """Load the smoothed classifier for datasets of the same classes.
 
     ``exact`` is as in :func:`with_arithmetic`, and ``per_input`` are the options of a sigma chosen for each input.
     """
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
-    _check_vote(options)
-    loaded = load_models(options, datasets[0])
+    opened = open_models(options, datasets[0], noise)
     levels = {dataset.levels for dataset in datasets}
     grid = levels.pop() if len(levels) == 1 else None
     running: dict[str, Any] = {name: getattr(options, name) for name in ("batch_size", "runtime", "precision")}
-    running["num_classes"] = loaded[0].num_classes
-    if options.router is not None:
-        # Each model is an expert under the noise of its training, and a selector chooses between them.
-        (selector,) = open_models([options.router], options)
-        experts = [
-            Smoothed(each.model, with_arithmetic(trained_noise([each]), grid, exact), **running) for each in loaded
-        ]
-        chosen = with_arithmetic(_noise_to_use(noise, [selector]), grid, exact)
-        running["num_classes"] = selector.num_classes
-        smoothed = Smoothed(selector.model, chosen, experts=experts, **running, **per_input)
-        denoisers: list[models.LoadedModel] = []
-    else:
-        denoisers = load_denoisers(options, noise)
-        chosen = with_arithmetic(_noise_to_use(noise, denoisers or loaded), grid, exact)
-        smoothed = Smoothed(_joined(_members(loaded, denoisers), options), chosen, **running, **per_input)
-    source: dict[str, Any] = dict(loaded[0].source)
-    if options.count > 1 or denoisers:
-        parts = [each.source for each in (*loaded, *denoisers)]
-        source |= {"members": parts, "vote": options.vote, "consensus": options.first}
-        source |= {} if options.margin is None else {"margin": options.margin}
-        source |= {} if options.router is None else {"router": options.router}
-    training = [each.training for each in loaded]
-    if not denoisers and None not in training:  # the training of a denoiser is not recorded
-        source["training"] = training
-    return smoothed, source
+    ranges = {getattr(dataset, "input_range", (0.0, 1.0)) for dataset in datasets}
+    running["input_range"] = ranges.pop() if len(ranges) == 1 else None
+    smoothed = opened.smoothed(
+        _noise_to_use(noise, opened), lambda each: with_arithmetic(each, grid, exact), **running, **per_input
+    )
+    return Loaded(smoothed, opened)
 
 
-def load_members(
-    options: ClassifierOptions, dataset: data.Dataset, noise: Noise | None = None
-) -> tuple[list[models.LoadedModel], list[nn.Module]]:
-    """Load the members of an ensemble, and the models or denoisers in which they differ."""
-    loaded, denoisers = load_models(options, dataset), load_denoisers(options, noise)
-    return denoisers or loaded, _members(loaded, denoisers)
-
-
-def load_models(options: ClassifierOptions, dataset: data.Dataset) -> list[models.LoadedModel]:
-    """Load the named models, which must have the same classes, those of the dataset."""
-    loaded = open_models(options.specifiers, options, dataset)
-    classes = sorted({each.num_classes or 0 for each in loaded})
-    if len(classes) > 1:
-        raise UsageError(f"the members of an ensemble must have the same classes, but have {classes}.")
-    _check_classes(loaded[0], dataset)
-    if len(loaded) > 1 and len(options.denoisers) > 1:
-        raise UsageError("give several models or several denoisers, not both.")
-    return loaded
+def open_models(options: ClassifierOptions, dataset: data.Dataset, noise: Noise | None = None) -> Opened:
+    """Load the models and denoisers of a classifier onto the device; its classes must be those of the dataset."""
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    opened = open_classifier(
+        options.composition,
+        noise=noise,
+        device=_device(options.device),
+        x=dataset[0][0],
+        trust=options.trust,
+        options={"architecture": options.arch, "normalize": options.normalize},
+    )
+    _check_classes(opened.answering, dataset)
+    return opened
 
 
 def _check_classes(loaded: models.LoadedModel, dataset: data.Dataset) -> None:
-    """Refuse a dataset whose labels cannot be those of the model; one that is not named may lack some classes."""
-    count = loaded.num_classes
-    if dataset.num_classes == count or (dataset.num_classes < (count or 0) and dataset.name not in data.DATASETS):
+    """Refuse a dataset whose labels cannot be those of the model; one with sorted class names gets its numbers."""
+    advice = data.mismatch(dataset, loaded.num_classes or 0, loaded.class_names)
+    if advice is None:
         return
     theirs, ours = (
         f" ({', '.join(names[:5])}{', …' if len(names) > 5 else ''})" if names else ""
         for names in (loaded.class_names, dataset.class_names)
     )
     raise UsageError(
-        f"{loaded.name} has {count} classes{theirs} and {dataset.name} has {dataset.num_classes}{ours}; use a dataset "
-        "with the classes of the model."
+        f"{loaded.name} has {loaded.num_classes} classes{theirs} and {dataset.name} has {dataset.num_classes}{ours}; "
+        f"{advice}."
     )
-
-
-def open_models(
-    specifiers: Sequence[str], options: ClassifierOptions, dataset: data.Dataset | None = None
-) -> list[models.LoadedModel]:
-    """Load models onto the device; the number of classes of a model that does not tell it is found on an input."""
-    device = _device(options.device)
-    loaded = []
-    for each in specifiers:
-        one = models.open_model(each, architecture=options.arch, normalize=options.normalize)
-        one.model.to(device)
-        if one.num_classes is None and dataset is not None:
-            one = replace(one, num_classes=Sealed(one.model).count_classes(dataset[0][0].to(device)))
-        loaded.append(one)
-    return loaded
-
-
-def load_denoisers(options: ClassifierOptions, noise: Noise | None) -> list[models.LoadedModel]:
-    """Load the denoisers onto the device; one that is told the noise level is told that of the noise."""
-    level = noise.sigma if isinstance(noise, Gaussian) else None
-    loaded = [models.open_denoiser(each, level=level) for each in options.denoisers]
-    for each in loaded:
-        each.model.to(_device(options.device))
-    return loaded
-
-
-def _members(loaded: Sequence[models.LoadedModel], denoisers: Sequence[models.LoadedModel]) -> list[nn.Module]:
-    if not denoisers:
-        return [each.model for each in loaded]
-    return [Denoised(each.model, denoiser.model) for each in loaded for denoiser in denoisers]
 
 
 def _device(name: str) -> torch.device:
@@ -274,55 +287,25 @@ def _check_vote(options: ClassifierOptions) -> None:
             raise UsageError(f"{option} is for several members, but one model is named; name others, or leave it out.")
     if options.first is not None and options.vote not in (None, "soft", "weighted"):
         raise UsageError(f"a consensus votes softly, not by {options.vote}; leave out --vote or --first.")
+    if options.first is not None and options.vote == "weighted" and options.weights is None:
+        raise UsageError("weighted voting needs --weights; `smoothcert ensemble` finds them.")
+    if len(options.specifiers) > 1 and len(options.denoisers) > 1:
+        raise UsageError("give several models or several denoisers, not both.")
 
 
-def _joined(members: Sequence[nn.Module], options: ClassifierOptions) -> nn.Module:
-    if len(members) == 1:
-        return members[0]
-    weights = None if options.weights is None else numbers(options.weights, "--weights")
-    if options.first is not None:
-        if options.vote == "weighted" and weights is None:
-            raise UsageError("weighted voting needs --weights; `smoothcert ensemble` finds them.")
-        return Consensus(members, options.first, weights, margin=options.margin or 0.0)
-    return Ensemble(members, options.vote or ("soft" if weights is None else "weighted"), weights)
-
-
-def _noise_to_use(noise: Noise | None, loaded: Sequence[models.LoadedModel]) -> Noise:
-    """The given noise, or that of the training; warns where the two differ a lot."""
+def _noise_to_use(noise: Noise | None, opened: Opened) -> Noise:
+    """The given noise, or that of the file or of the training; warns where it differs a lot from the training."""
+    noise = noise or opened.noise
     if noise is None:
-        return trained_noise(loaded)
+        return trained_noise(opened.base)
     try:
-        trained = trained_noise(loaded)
+        trained = trained_noise(opened.base)
     except (CheckpointError, UsageError):
         return noise
     if trained.name == noise.name and not 0.5 <= noise.scale / trained.scale <= 2:
         typer.echo(
-            f"Warning: {loaded[0].name} was trained with {trained}, and {noise} differs from it a lot: expect many "
+            f"Warning: {opened.base.name} was trained with {trained}, and {noise} differs from it a lot: expect many "
             "abstentions or small radii.",
             err=True,
         )
     return noise
-
-
-def trained_noise(loaded: Sequence[models.LoadedModel]) -> Noise:
-    """Return the noise that the models, or the denoisers in front of them, were trained with.
-
-    Raises:
-        UsageError: If one does not record it, or they differ.
-        CheckpointError: If one names an unknown noise.
-    """
-    noises: dict[str, Noise] = {}
-    for each in loaded:
-        if each.noise is None:
-            raise UsageError(
-                f"{each.name} does not record the noise of its training; give --sigma for Gaussian noise, or another "
-                "--noise and its settings."
-            )
-        try:
-            noises[each.name] = noise_from_config(each.noise)
-        except UsageError as error:
-            raise CheckpointError(f"{each.name} was trained with a noise that cannot be used: {error}") from error
-    if len(set(noises.values())) > 1:
-        listed = "; ".join(f"{name}: {noise}" for name, noise in noises.items())
-        raise UsageError(f"the models were trained with different noise ({listed}); choose one, as --sigma.")
-    return next(iter(noises.values()))

@@ -59,7 +59,7 @@ def run(
         smoothcert corruptions run cohen.pth.tar --data cifar10-c --every 100 --severities 1,3,5 --run suites/cohen
         smoothcert corruptions run models/digits --data digits --types identity,fog,rotate --n 1000 --run suites/digits
     """
-    chosen, procedure = noise.build(), how.build()
+    chosen, procedure = noise.build(), how.build(classifier.aces)
     sets = data.load_suite(
         about.data_name,
         types=_default_types(about) if types is None else [part.strip() for part in types.split(",")],
@@ -73,11 +73,12 @@ def run(
     if (shown.by == "severity" or shown.plot_severity is not None) and not any(member.severity for member in sets):
         raise UsageError(f"these corruptions of {about.data_name} have no severities; show types instead.")
     count = sum(len(select(len(member.dataset), **vars(inputs))) for member in sets)
-    smoothed, source = load_smoothed(classifier, [member.dataset for member in sets], chosen, noise.exact)
-    procedure, shared = how.share(procedure, count, smoothed.device)
+    loaded = load_smoothed(classifier, [member.dataset for member in sets], chosen, noise.exact)
+    smoothed = loaded.smoothed
+    procedure, shared = how.share(loaded.completed(procedure), count, smoothed.device)
     made = {"noise": smoothed.noise.config(), "procedure": procedure.config(), "inputs": vars(inputs)}
     check_alike(folder, {**made, "model": model_identity(smoothed.model), "precision": smoothed.precision})
-    recorded: dict[str, Any] = {**vars(inputs), "seed": seed, "source": source | shared}
+    recorded: dict[str, Any] = {**vars(inputs), "seed": seed, "source": loaded.source | shared}
     for number, member in enumerate(sets, 1):
         typer.echo(f"{member.name} ({number} of {len(sets)})", err=True)
         certify_dataset(smoothed, member.dataset, procedure, run=folder / member.name, **recorded)

@@ -23,8 +23,15 @@ def list_datasets(data_root: DataRoot = None) -> None:
         here = "bundled" if info.bundled else "yes" if data.available(info.name, root=data_root) else "no"
         sizes = [str(info.train_size), str(info.test_size)]
         lines.append([info.name, str(info.num_classes), "×".join(map(str, info.shape)), *sizes, here])
+    for name in data.LOADERS:
+        plugin = data.LOADERS.plugin(name)
+        lines.append([name, "", "", "", "", f"plug-in {plugin.package or 'file'}" if plugin else ""])
     show_columns(lines, left=1)
-    typer.echo(f"\nFolder: {data_root or data.default_root()}. Name an .npz file or an image folder by its path.")
+    typer.echo(
+        f"\nFolder: {data_root or data.default_root()}. --data also accepts a folder of images, an .npz, .csv or "
+        ".parquet file, hf:NAME, package.module:factory and file.py:factory; options follow "
+        "as ,name=value, such as ,size=224."
+    )
 
 
 def fetch(

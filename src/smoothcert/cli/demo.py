@@ -22,7 +22,7 @@ from smoothcert.report.metrics import abstention_rate, certified_accuracy, clean
 from smoothcert.report.page.html import report_html, write_report
 from smoothcert.report.recompute import outcomes_of
 from smoothcert.store import Outcomes, Run
-from smoothcert.training import METHODS, TrainingSettings, train
+from smoothcert.training import train
 
 SIGMAS = (0.12, 0.25)
 RADIUS = 0.25
@@ -88,8 +88,8 @@ def _model(path: Path, sigma: float, epochs: int = 40) -> models.Checkpoint:
     if not path.exists():
         torch.manual_seed(0)
         model = models.build("digits-cnn")
-        settings = TrainingSettings(epochs=epochs, batch_size=64, rate=0.1, holdout=0)
-        train(model, data.load("digits", split="train"), Gaussian(sigma), METHODS["gaussian"](), settings)
+        digits = data.load("digits", split="train")
+        train(model, digits, noise=Gaussian(sigma), epochs=epochs, batch_size=64, rate=0.1, holdout=0)
         models.save_checkpoint(path, model, models.CheckpointInfo.of("digits-cnn", sigma=sigma))
     return models.load_checkpoint(path)
 

@@ -13,16 +13,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from smoothcert.cli.classifiers import (
-    ClassifierOptions,
-    DataOptions,
-    InputOptions,
-    load_members,
-    load_smoothed,
-    trained_noise,
-)
+from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, InputOptions, load_smoothed
 from smoothcert.cli.options import choice
 from smoothcert.cli.procedures import DrawnNoiseOptions, ProcedureOptions
+from smoothcert.compositions import trained_noise
 from smoothcert.data.subset import select
 from smoothcert.doctor import Finding, Level, examine
 from smoothcert.types import UsageError
@@ -55,11 +49,12 @@ def doctor(
         smoothcert doctor lenet.safetensors --data mnist --sigma 0.5 --procedure anytime --radius 0.5
         smoothcert doctor cohen.pth.tar --data cifar10 --sigma 0.5 --every 20 --format json
     """
-    chosen, procedure = noise.build(), how.build()
+    chosen, procedure = noise.build(), how.build(classifier.aces)
     dataset = about.load()
-    smoothed, _ = load_smoothed(classifier, [dataset], chosen, noise.exact)
+    loaded = load_smoothed(classifier, [dataset], chosen, noise.exact)
+    smoothed, procedure = loaded.smoothed, loaded.completed(procedure)
     try:
-        trained = trained_noise(load_members(classifier, dataset, smoothed.noise)[0])
+        trained = trained_noise(loaded.opened.base)
     except UsageError:  # not recorded, or several
         trained = None
     procedure, _ = how.share(procedure, len(select(len(dataset), **vars(inputs))), smoothed.device)

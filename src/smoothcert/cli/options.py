@@ -6,7 +6,9 @@ import copy
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+import warnings
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, Field, field, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
@@ -15,9 +17,10 @@ import typer
 from typer.models import OptionInfo
 
 from smoothcert.files import STANDARD_OUTPUT
+from smoothcert.plugins import Registry, type_text
 from smoothcert.types import UsageError, unknown_name
 
-Registry = Mapping[str, type[Any]]
+Classes = Mapping[str, type[Any]]
 T = TypeVar("T")
 
 
@@ -63,7 +66,7 @@ def output_file(help: str) -> Any:
 
     def check(file: Path) -> None:
         if not file.parent.is_dir():
-            raise UsageError(f"there is no folder {file.parent} to write {file.name} to; make it first.")
+            raise UsageError(f"the folder {file.parent} does not exist; create it first.")
 
     return checked(check, "--output", "-o", help=f"{help}; - is standard output.")
 
@@ -145,17 +148,25 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     hints = get_type_hints(function, include_extras=True)
     groups: dict[str, Any] = {}
     parameters: list[inspect.Parameter] = []
+    plugins: list[inspect.Parameter] = []  # options that only plug-ins add
     for name, parameter in inspect.signature(function).parameters.items():
         if isinstance(hints[name], type) and issubclass(hints[name], Group):
             groups[name] = hints[name]
             parameters += _group_parameters(hints[name])
+            plugins += _group_parameters(hints[name], plugins=True)
         else:
             parameters.append(_parameter(name, hints[name], parameter.default))
+    names = Counter(parameter.name for parameter in (*parameters, *plugins))
+    clashing = {parameter.name for parameter in plugins if names[parameter.name] > 1}
+    parameters += [parameter for parameter in plugins if parameter.name not in clashing]
+    for name in sorted(clashing):
+        option = "--" + name.replace("_", "-")
+        warnings.warn(f"{option} of a plug-in is left out here, as another option has this name.", stacklevel=2)
 
     @functools.wraps(function)
     def flat(**values: Any) -> None:
         for name, group in groups.items():
-            values[name] = group(**{each.name: _taken(each, values) for each in fields(group)})
+            values[name] = group(**{each.name: _taken(each, values, clashing) for each in fields(group)})
         function(**values)
 
     flat.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -165,14 +176,21 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     return flat
 
 
-def derived(classes: Registry, *, skip: Iterable[str] = (), prefix: str = "") -> Any:
+def derived(classes: Classes, *, skip: Iterable[str] = (), prefix: str = "") -> Any:
     """Make the field of a group that holds, by name, the settings given for one of some dataclasses.
 
-    Each field of the dataclasses, except those to ``skip``, is an option described by the ``Args`` of its class.
+    Each field of the dataclasses, except those to ``skip``, is an option described by the ``Args`` of its class. An
+    option of a plug-in is left out of commands that have another option of its name.
     """
-    every = dict.fromkeys(each.name for cls in classes.values() for each in fields(cls) if each.init)
-    names = [name for name in every if name not in skip]
-    return field(default_factory=dict, metadata={"classes": classes, "names": names, "prefix": prefix})
+
+    def settings(some: Classes) -> list[str]:
+        every = dict.fromkeys(each.name for cls in some.values() for each in fields(cls) if each.init)
+        return [name for name in every if name not in skip]
+
+    own = settings(classes.own if isinstance(classes, Registry) else classes)
+    plugins = [name for name in settings(classes) if name not in own]
+    about = {"classes": classes, "names": own, "plugins": plugins, "prefix": prefix}
+    return field(default_factory=dict, metadata=about)
 
 
 def build(kind: str, classes: Mapping[str, type[T]], name: str, given: Mapping[str, str | bool], **values: Any) -> T:
@@ -182,7 +200,7 @@ def build(kind: str, classes: Mapping[str, type[T]], name: str, given: Mapping[s
         UsageError: If the name is unknown, a setting is missing or belongs to another class, or a value is invalid.
     """
     if name not in classes:
-        raise unknown_name(kind, name, classes)
+        raise classes.unknown(name) if isinstance(classes, Registry) else unknown_name(kind, name, classes)
     cls: Any = classes[name]
     known = {each.name: each for each in fields(cls)}
     for key in given:
@@ -198,14 +216,13 @@ def build(kind: str, classes: Mapping[str, type[T]], name: str, given: Mapping[s
     return made
 
 
-def _owners(name: str, classes: Registry) -> dict[str, Field[Any]]:
+def _owners(name: str, classes: Classes) -> dict[str, Field[Any]]:
     """The fields of this name, by the name of their class."""
     return {owner: each for owner, cls in classes.items() for each in fields(cls) if each.name == name}
 
 
 def _kinds(each: Field[Any]) -> list[str]:
-    text = each.type if isinstance(each.type, str) else getattr(each.type, "__name__", str(each.type))
-    return [part.strip() for part in text.split("|")]
+    return type_text(each.type)
 
 
 def _converted(each: Field[Any], text: str | bool) -> Any:
@@ -220,7 +237,7 @@ def _converted(each: Field[Any], text: str | bool) -> Any:
         several = parse_radii(text)
         return several[0] if len(several) == 1 else several
     if "Classifier" in kinds:
-        from smoothcert.models import load_model
+        from smoothcert.compositions import load_model
 
         return load_model(text)
     if "int" in kinds:
@@ -236,13 +253,13 @@ def _converted(each: Field[Any], text: str | bool) -> Any:
 _SHOWN = {"Sequence[int]": "<int,…>", "Sequence[float]": "<float,…>", "Classifier": "<path>", "Norm": "<norm>"}
 
 
-def _spelled(name: str, classes: Registry, prefix: str = "") -> str:
+def _spelled(name: str, classes: Classes, prefix: str = "") -> str:
     """The option of a field; that of a model ends with ``-model``, as ``--core`` of other commands is a log."""
     first = next(iter(_owners(name, classes).values()))
     return f"--{prefix}{name}{'-model' * ('Classifier' in _kinds(first))}".replace("_", "-")
 
 
-def _derived_parameter(name: str, classes: Registry, prefix: str, panel: str) -> inspect.Parameter:
+def _derived_parameter(name: str, classes: Classes, prefix: str, panel: str) -> inspect.Parameter:
     owners, spelled = _owners(name, classes), _spelled(name, classes, prefix)
     first, kinds = next(iter(owners.values())), [kind for one in owners.values() for kind in _kinds(one)]
     help = f"{', '.join(owners)}: " if len(owners) < len(classes) else ""
@@ -280,23 +297,27 @@ def _described(cls: type[Any]) -> dict[str, str]:
     return {name: re.split(r"(?<=\.)\s", text)[0] for name, text in whole.items()}
 
 
-def _group_parameters(group: Any) -> list[inspect.Parameter]:
+def _group_parameters(group: Any, *, plugins: bool = False) -> list[inspect.Parameter]:
+    """The parameters of a group, or those that only plug-ins add to it."""
     hints = get_type_hints(group, include_extras=True)
     parameters: list[inspect.Parameter] = []
     for each in fields(group):
         if "classes" in each.metadata:
             classes, prefix = each.metadata["classes"], each.metadata["prefix"]
-            parameters += [_derived_parameter(name, classes, prefix, group.panel) for name in each.metadata["names"]]
-        else:
+            names = each.metadata["plugins" if plugins else "names"]
+            parameters += [_derived_parameter(name, classes, prefix, group.panel) for name in names]
+        elif not plugins:
             default = inspect.Parameter.empty if each.default is MISSING else each.default
             parameters.append(_parameter(each.name, hints[each.name], default, group.panel))
     return parameters
 
 
-def _taken(each: Field[Any], values: dict[str, Any]) -> Any:
+def _taken(each: Field[Any], values: dict[str, Any], clashing: Collection[str]) -> Any:
     if "classes" not in each.metadata:
         return values.pop(each.name)
-    found = {name: values.pop(each.metadata["prefix"] + name) for name in each.metadata["names"]}
+    prefix = each.metadata["prefix"]
+    names = [*each.metadata["names"], *(name for name in each.metadata["plugins"] if prefix + name not in clashing)]
+    found = {name: values.pop(prefix + name) for name in names}
     return {name: value for name, value in found.items() if value is not None}
 
 

@@ -51,7 +51,7 @@ def plan(
     if "deadline" in how.settings:
         raise UsageError("a plan counts samples, not seconds; leave out --deadline.")
     target = None
-    if how.procedure == "cohen" and "radius" in how.settings:
+    if how.procedure in (None, "cohen") and "radius" in how.settings:
         targets = parse_radii(how.settings.pop("radius"))
         if len(targets) > 1:
             raise UsageError("a plan is about one target radius; give one.")

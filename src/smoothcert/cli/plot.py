@@ -204,8 +204,11 @@ def _indices(text: str | None, rows: Mapping[int, Mapping[str, Any]], run: Run) 
 
 def _dataset(run: Run, options: PlotOptions) -> data.Dataset:
     known = run.config["data"]
+    split = known["split"] or "test"
     try:
-        return data.load(options.data_name or known["name"], split=known["split"] or "test", root=options.data_root)
+        if options.data_name is None and known["name"] not in data.DATASETS:  # a file must not name code to be imported
+            raise UsageError(f"{known['name']!r} is not a named dataset.")
+        return data.load(options.data_name or known["name"], split=split, root=options.data_root)
     except SmoothcertError as error:
         if options.data_name is not None:
             raise

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from smoothcert.certify import PROCEDURES, Procedure
+from smoothcert.certify import PROCEDURES, Aces, Procedure
 from smoothcert.certify.simultaneous import simultaneous
 from smoothcert.cli.app import is_address
 from smoothcert.cli.options import Group, build, derived
@@ -22,15 +22,26 @@ from smoothcert.types import UsageError
 class ProcedureOptions(Group, panel="Procedure"):
     """A procedure and its settings."""
 
-    procedure: Annotated[str, f"How to certify: {', '.join(PROCEDURES)}."] = "cohen"
+    procedure: Annotated[str | None, f"How to certify: {', '.join(PROCEDURES)} (cohen, or what a file names)."] = None
     settings: dict[str, Any] = derived(PROCEDURES)
     simultaneous: Annotated[bool, "Let alpha be the error probability of all N inputs together: alpha/N for each."] = (
         False
     )
 
-    def build(self) -> Procedure:
-        """Make the procedure, with alpha as given; see :meth:`share`."""
-        return build("procedure", PROCEDURES, self.procedure, self.settings)
+    def build(self, aces: Aces | None = None) -> Procedure:
+        """Make the procedure, with alpha as given; see :meth:`share`.
+
+        ``aces`` is the procedure that the model stands for, if it is a composition of that kind.
+        """
+        if aces is None:
+            return build("procedure", PROCEDURES, self.procedure or "cohen", self.settings)
+        if self.procedure not in (None, aces.name):
+            raise UsageError(f"the model is a composition for the procedure aces, not {self.procedure}; leave it out.")
+        fixed = {name: getattr(aces, name) for name in ("core", "selector", "theta", "steps")}
+        for name in fixed:
+            if name in self.settings:
+                raise UsageError(f"the file of the model has its {name}; leave out the option for it.")
+        return build("procedure", PROCEDURES, aces.name, self.settings, **fixed)
 
     def share(
         self, procedure: Procedure, count: int, device: torch.device | None = None
@@ -115,8 +126,9 @@ def with_arithmetic(noise: Noise, levels: int | None, exact: bool | None) -> Noi
         Gaussian(sigma=0.5, grid=256)
     """
     if not isinstance(noise, GridNoise):
-        if exact is not None:
-            raise UsageError(f"{noise.name} noise is always drawn exactly; leave out --exact and --float.")
+        if exact or (exact is False and noise.exact):
+            drawn = "always drawn exactly" if noise.exact else "drawn in floating point only"
+            raise UsageError(f"{noise.name} noise is {drawn}; leave out --exact and --float.")
         return noise
     if levels is None and exact:
         raise UsageError("exact noise needs data on a known grid, such as 8-bit images; use --float here.")

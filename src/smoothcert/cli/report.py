@@ -57,6 +57,6 @@ def report(
 def find_dataset(recorded: Mapping[str, Any]) -> data.Dataset:
     """Load the named dataset that a run records; files are opened only if the user names them."""
     name, split = recorded.get("name"), recorded.get("split")
-    if name not in data.DATASETS or not isinstance(split, str):
+    if not (isinstance(name, str) and isinstance(split, str)) or not (name in data.DATASETS or name in data.LOADERS):
         raise DataError(f"{name!r} is not a named dataset; give its file with --data.")
     return data.load(name, split=split)

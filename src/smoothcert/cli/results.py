@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,10 +12,12 @@ import pyarrow as pa
 import typer
 from rich.console import Group, RenderableType
 
-from smoothcert import models
 from smoothcert.certify import PROCEDURES
 from smoothcert.cli.options import output_file, output_folder
+from smoothcert.cli.procedures import NoiseOptions
 from smoothcert.cli.show import Format, Output, Radii, show, show_accuracy
+from smoothcert.compositions import open_classifier
+from smoothcert.noise import NOISES
 from smoothcert.report import comparison as comparing
 from smoothcert.report.notes import chosen
 from smoothcert.report.recompute import load_outcomes, outcomes_of
@@ -23,7 +25,7 @@ from smoothcert.report.tables.accuracy import TABLE_STYLES
 from smoothcert.report.tables.comparison import render_comparison, rich_comparison
 from smoothcert.report.tables.savings import consensus_text, savings, savings_text
 from smoothcert.store import Outcomes, Run, load_run, merge_runs, read_log, write_log, write_run
-from smoothcert.store.logs import METADATA
+from smoothcert.store.logs import LOGGED_RADIUS, METADATA
 from smoothcert.store.result import log_name
 from smoothcert.types import Guarantee, Norm, UsageError, radius_text
 
@@ -48,10 +50,11 @@ def table(
 
     Accuracies are per cent of all inputs. The ACR is rounded to the nearest, as papers do; a single input's radius is
     always rounded down. The best value of a column is bold and the runner-up underlined, among runs of the same noise
-    scale, norm and guarantee. Runs that differ only in seeds are one line: mean ± standard deviation. Runs in different
-    norms are refused. The notes below the table state norm, guarantee, arithmetic and the expected number of false
-    statements: at most α times the number of inputs. Choose `--at-n` and `--at-alpha` before looking at results: the
-    best of several n is not a certificate at α.
+    scale, norm, guarantee, dataset and inputs. Runs that differ only in seeds are one line: mean ± standard deviation.
+    Runs in different norms are refused. The notes below the table state norm, guarantee, arithmetic and the expected
+    number of false statements: at most α times the number of inputs. Choose `--at-n` and `--at-alpha` before looking at
+    results: the best of several n is not a certificate at α. Files in a folder that are not results are skipped with a
+    warning.
 
     **Examples**
 
@@ -76,8 +79,9 @@ def compare(
 
     Over the inputs that both have: average certified radius (ACR) with a paired-bootstrap interval and a sign-flip
     test, certified accuracy at radii with the exact McNemar test (p-values corrected by Holm's method), a sign test
-    over the radii, and the inputs that differ most. Runs in different norms are refused; where the guarantees differ or
-    are unknown, neither run is called better. Choose `--at-n` and `--at-alpha` before looking at results.
+    over the radii, and the inputs that differ most. Runs in different norms are refused; where the guarantees or the
+    datasets differ, or a guarantee is unknown, neither run is called better. Choose `--at-n` and `--at-alpha` before
+    looking at results.
 
     **Examples**
 
@@ -128,37 +132,60 @@ def merge(
     typer.echo(f"Run: {output}", err=True)
 
 
+@dataclass(kw_only=True)
+class LoggedNoiseOptions(NoiseOptions):
+    """The noise of a log."""
+
+    noise: Annotated[str | None, f"The noise of the logs: {', '.join(NOISES)}; unknown by default."] = None
+
+
 def import_logs(
     logs: Annotated[list[Path], typer.Argument(help="Tab-separated logs of earlier systems.")],
+    noise: LoggedNoiseOptions,
     output: Annotated[Path, output_folder("Run folder; for several logs, the folder of their runs.")],
+    name: Annotated[str | None, "The name of the run in tables and figures; by default that of its folder."] = None,
     norm: Annotated[Norm | None, "The norm of all radii, if the logs do not record it."] = None,
     guarantee: Annotated[Guarantee | None, "The guarantee of all radii, if the logs do not record it."] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="The seed, if the logs do not record it.")] = None,
 ) -> None:
     """Turn logs of earlier systems into run folders.
 
     Columns are found by the header of the log. Radii are kept as logged: most earlier systems rounded them to three
-    digits, some of them up. What a log does not record, such as the norm, stays unknown unless you state it.
+    digits, some of them up. What a log does not record, such as the norm, stays unknown unless you state it. Tables
+    group runs by the noise scale, and average runs with the same `--name` and different seeds.
 
     **Examples**
 
         smoothcert import sigma_0.50 -o runs/cohen-0.50
-        smoothcert import sigma_0.50 -o runs/cohen-0.50 --norm l2 --guarantee global
+        smoothcert import sigma_0.50 -o runs/cohen-0.50 --norm l2 --guarantee global --sigma 0.5
+        smoothcert import first.tsv -o runs/cat-rs-0 --name CAT-RS --sigma 0.5 --seed 0
         smoothcert import logs/*.tsv -o runs
     """
+    if name is not None and len(logs) > 1:
+        raise UsageError(f"--name names one run, but {len(logs)} logs are given; import them one by one.")
+    if name is not None and not (name.strip() and name.isprintable()):
+        raise UsageError(f"--name must be printable text, got {name!r}.")
     read = [read_log(path) for path in logs]  # all before the first is written
-    stated = {name: value.value for name, value in (("norm", norm), ("guarantee", guarantee)) if value is not None}
+    known = noise.build()
+    settings = {"name": name, "noise": None if known is None else known.config(), "seed": seed}
+    stated = {key: value.value for key, value in (("norm", norm), ("guarantee", guarantee)) if value is not None}
     for log in read:
         rows = log.table
-        for name, value in stated.items():
-            if name in rows.column_names:
-                raise UsageError(f"{log.path} has a column {name}; leave out --{name}.")
-            rows = rows.append_column(name, pa.array([value] * len(rows), pa.string()))
+        for key in (*stated, *["seed"] * (seed is not None)):
+            if key in rows.column_names and rows[key].null_count < len(rows):
+                raise UsageError(f"{log.path} has a column {key}; leave out --{key}.")
+        for key, value in stated.items():
+            rows = rows.drop_columns([key] if key in rows.column_names else [])
+            rows = rows.append_column(key, pa.array([value] * len(rows), pa.string()))
+        if log.radii:
+            rows = rows.append_column(LOGGED_RADIUS, pa.array(log.radii, pa.string()))
         folder = output if len(read) == 1 else output / log_name(log.path)
         config = {
             "kind": f"imported {log.kind.value}",
             "file": log.path.name,
             "sha256": hashlib.sha256(log.path.read_bytes()).hexdigest(),
             "columns": list(log.columns),
+            **{key: value for key, value in settings.items() if value is not None},
             **({"stated": stated} if stated else {}),
         }
         write_run(folder, rows, config, {"note": "radii as logged by the earlier system"})
@@ -174,7 +201,7 @@ def export(
 
     Further columns record norm, guarantee, arithmetic, runtime, model, seed, alpha and n; an empty field is unknown.
     Without them a reader does not know what a radius means, so use `--classic` only where a script needs it. Radii are
-    rounded down to six decimals.
+    rounded down to six decimals; those of an imported log are written as that log printed them.
 
     **Examples**
 
@@ -182,7 +209,7 @@ def export(
         smoothcert export demo/runs/sigma-0.25 -o sigma_0.25 --classic
     """
     stored = load_run(run)
-    rows = stored.table(["index", "label", "predict", "radius", "seconds", *METADATA]).to_pylist()
+    rows = stored.table(["index", "label", "predict", "radius", "seconds", LOGGED_RADIUS, *METADATA]).to_pylist()
     seed = stored.settings.seed
     for row in rows:
         if row.get("seed") is None:  # earlier versions recorded it for the run only
@@ -194,21 +221,23 @@ def export(
 def info(
     what: Annotated[str, typer.Argument(metavar="RUN|MODEL", help="A run folder, or a model as for `certify`.")],
     against: Annotated[Path | None, "A run over the same inputs to compare samples and time with."] = None,
+    trust: Annotated[bool, "Let a .yaml file of a classifier name code, model hubs and addresses."] = False,
 ) -> None:
-    """Describe a run folder or a model.
+    """Describe a run folder or a model; of a composed classifier, all parts.
 
     **Examples**
 
         smoothcert info demo/runs/sigma-0.25
         smoothcert info demo/models/sigma-0.25.safetensors
         smoothcert info nets.py:resnet,depth=20,weights=r20.th
+        smoothcert info ensemble.yaml
         smoothcert info runs/five-consensus --against runs/five
     """
     path = Path(what)
     if not (path / "run.json").exists():
         if against is not None:
             raise UsageError(f"{what} is not a run folder, so it cannot be compared with {against}.")
-        _print_fields(models.open_model(what).as_dict())
+        _print_fields(open_classifier(what, trust=trust).as_dict())
         return
     run = load_run(path)
     rows, last = len(run.table(["index"])), run.info["sessions"][-1]

@@ -25,7 +25,8 @@ def selection(
     """Make the training data of a selector: the inputs of runs, labelled with who should answer for them.
 
     With one run the classes are 'core' and 'certify', for a selection network of ACES. With several the class is the
-    run that proves the largest radius, for a router between their classifiers.
+    run that proves the largest radius, for a router between their classifiers; a `.yaml` file then names the selector
+    and the experts (see docs/compositions.md).
 
     **Examples**
 
@@ -33,6 +34,7 @@ def selection(
         smoothcert selection runs/train --data mnist --split train --eta 0.95 -o selection.npz
         smoothcert selection runs/s25 runs/s50 runs/s100 --data mnist --split train -o sigma.npz
         smoothcert train mnist-gaussian-0.50-quick --set dataset=selection.npz -o models/selector
+        smoothcert certify router.yaml --data mnist
     """
     if output.suffix != ".npz" and output != STANDARD_OUTPUT:
         raise UsageError(f"{output} must end with .npz, as datasets in a file do.")

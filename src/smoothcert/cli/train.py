@@ -1,26 +1,35 @@
-"""``smoothcert train``, ``smoothcert denoiser`` and ``smoothcert recipes``."""
+"""``smoothcert train`` and ``smoothcert recipes``."""
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 import torch
 import typer
 
-from smoothcert import data, models
-from smoothcert.cli.options import Changes, DataRoot, Device, FreshTraining, Threads, choice, hardware, output_folder
+from smoothcert.cli.options import Changes, DataRoot, Device, FreshTraining, Threads, hardware, output_folder
 from smoothcert.cli.procedures import ClusterOptions
 from smoothcert.cli.show import show_columns
-from smoothcert.training import OBJECTIVES, make_fabric, train_denoiser
+from smoothcert.training import make_fabric
 from smoothcert.training.recipes import load_recipe, recipe_names, recipe_to_yaml
-from smoothcert.training.run import clear, train_recipe
+from smoothcert.training.run import own_model, train_recipe
 from smoothcert.types import UsageError
 
 
 def train(
     over: ClusterOptions,
     recipe: Annotated[str, typer.Argument(help="A recipe's name (`smoothcert recipes list`) or a YAML file.")],
+    model: Annotated[
+        str | None,
+        "Another model than the recipe's: a name, or your own as package.module:factory or file.py:factory, with "
+        "arguments as MODEL,name=value.",
+    ] = None,
+    data_name: Annotated[
+        str | None, typer.Option("--data", help="Another dataset than the recipe's, as for `certify`.")
+    ] = None,
+    normalize: Annotated[str | None, "How the model normalises inputs, as for `certify`; none for not at all."] = None,
     changes: Changes = None,
     output: Annotated[Path | None, output_folder("Folder of the training; by default models/RECIPE.")] = None,
     fresh: FreshTraining = False,
@@ -41,13 +50,16 @@ def train(
 
         smoothcert train digits-gaussian-0.25-quick
         smoothcert train mnist-catrs-0.50 --set epochs=10 --set method.lam=0.5 -o models/mine
+        smoothcert train digits-consistency-0.25-quick --model nets.py:small,width=8 --data digits -o models/mine
         smoothcert train cifar10-smoothmix-0.50 --device cuda --processes 4
         smoothcert train cifar10-catrs-0.50 --ray 10.0.0.1:6379 --ray-gpus 1
     """
     cluster = over.build()
     if threads is not None:
         torch.set_num_threads(threads)
-    chosen = load_recipe(recipe, changes or [])
+    named = {"model": model, "dataset": data_name, "normalize": normalize}
+    given = [f"{name}={value}" for name, value in named.items() if value is not None]
+    chosen = load_recipe(recipe, [*(changes or []), *given])
     folder = output or Path("models") / chosen.name
     fabric = make_fabric(chosen.precision, device, processes, nodes)
     if fabric.world_size > 1:
@@ -66,59 +78,9 @@ def train(
             f"certified at {radius:g} at least {last['certified']:.1%} (from {chosen.votes} votes each)"
         )
     typer.echo(f"Models: {folder / 'best.safetensors'}, {folder / 'last.safetensors'}")
-    typer.echo(f"Next: smoothcert certify {folder} --data {chosen.dataset}")
-
-
-def denoiser(
-    recipe: Annotated[str, typer.Argument(help="The recipe whose dataset, noise and training settings are used.")],
-    output: Annotated[Path, output_folder("Folder of the training.")],
-    classifier: Annotated[Path | None, "Checkpoint of the classifier; the objective `mse` needs none."] = None,
-    surrogate: Annotated[list[Path] | None, "Checkpoints with gradients for a black-box classifier."] = None,
-    arch: Annotated[str, f"Architecture: {', '.join(models.DENOISERS)}."] = "dncnn",
-    objective: Annotated[str, choice("objective", OBJECTIVES, "Objective")] = "mse",
-    mse_epochs: Annotated[int | None, "Epochs of mse in mse-then-stability; by default half."] = None,
-    changes: Changes = None,
-    fresh: FreshTraining = False,
-    data_root: DataRoot = None,
-    device: Device = "auto",
-) -> None:
-    """Train a denoiser in front of a classifier that was not trained on noise (Salman et al., 2020).
-
-    Stop it at any time; the same command continues. The weights of the classifier do not change. Several denoisers in
-    front of one classifier are an ensemble: `certify MODEL --denoiser A --denoiser B`.
-
-    **Examples**
-
-        smoothcert denoiser digits-gaussian-0.25-quick --arch dncnn-small -o models/denoiser
-        smoothcert denoiser cifar10-gaussian-0.25 --classifier clean.safetensors --objective stability -o models/d
-        smoothcert certify clean.safetensors --denoiser models/denoiser --data cifar10
-    """
-    settings = load_recipe(recipe, changes or [])
-    network, noise = models.load_checkpoint(classifier).model if classifier else None, settings.build_noise()
-    dataset = data.load(settings.dataset, split="train", root=data_root)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(settings.seed)
-        built = models.build_denoiser(arch, in_channels=dataset.shape[0])
-    info = models.CheckpointInfo.of(
-        arch, num_classes=dataset.num_classes, in_channels=dataset.shape[0], noise=noise.config()
-    )
-    if fresh:
-        clear(output)
-    history = train_denoiser(
-        built,
-        dataset,
-        noise,
-        classifier=network,
-        surrogates=[models.load_checkpoint(path).model for path in surrogate or ()],
-        objective=objective,
-        mse_epochs=mse_epochs,
-        settings=settings,
-        folder=output,
-        info=info,
-        fabric=make_fabric(settings.precision, device),
-    )
-    typer.echo(f"{len(history)} epochs, loss {history[-1]['loss']:.4f}")
-    typer.echo(f"Next: smoothcert certify {classifier or 'MODEL'} --denoiser {output} --data {settings.dataset}")
+    own = own_model(chosen)
+    trained = str(folder) if own is None else f"{own},weights={folder / 'best.safetensors'}"
+    typer.echo(f"Next: smoothcert certify {shlex.quote(trained)} --data {shlex.quote(chosen.dataset)}")
 
 
 def list_recipes(

@@ -11,27 +11,75 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from smoothcert.data.classes import ClassList
 from smoothcert.types import DataError, UsageError
 
 Arrays = tuple[NDArray[Any], NDArray[Any]]  # images (count, channels, height, width) and labels
 
 
 class Dataset(Protocol):
-    """Labelled images: item ``i`` is a float32 tensor (channels, height, width) in [0, 1] and its class."""
+    """Labelled inputs: item ``i`` is a float32 tensor and its class; images are (channels, height, width) in [0, 1].
 
-    name: str
-    split: str
-    num_classes: int
-    shape: tuple[int, int, int]
-    class_names: tuple[str, ...]
-    levels: int | None  # n if all values are multiples of 1/n: 255 for 8-bit images; None if unknown
+    A dataset may also have ``input_range``, the range of its values: (0, 1) by default, None for any values.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def split(self) -> str: ...
+    @property
+    def num_classes(self) -> int: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def class_names(self) -> tuple[str, ...]: ...
+    @property
+    def levels(self) -> int | None:
+        """n if all values are multiples of 1/n: 255 for 8-bit images; None if unknown."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: SupportsIndex) -> tuple[torch.Tensor, int]: ...
 
 
-class ArrayDataset:
-    """Images (count, channels, height, width) in memory, uint8 or float32; items are float32, divided by ``scale``."""
+class NumberedClasses:
+    """The labels of a dataset and the names of its classes.
+
+    Attributes:
+        class_names: The names, in the order of the labels.
+        by_name: Whether the classes were numbered by sorting their names, so that a model may number them differently.
+        complete: Whether the names are all classes that a model of this data has.
+    """
+
+    def __init__(self, labels: NDArray[Any], class_names: Sequence[str], *, by_name: bool = False) -> None:
+        self._labels = labels.astype(np.int64)
+        self.class_names = tuple(class_names)
+        self.by_name, self.complete = by_name, False
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_names)
+
+    def use_classes(self, classes: ClassList) -> None:
+        """Number the classes as in a list that has all their names."""
+        numbers = np.array([classes.number(name) for name in self.class_names], dtype=np.int64)
+        self._labels = numbers[self._labels]
+        self.class_names, self.by_name = classes.names, False
+
+    def name_classes(self, classes: ClassList) -> None:
+        """Name the classes in the order of the labels."""
+        if len(classes.names) < self.num_classes or (self.complete and len(classes.names) != self.num_classes):
+            raise DataError(
+                f"{classes.origin} lists {len(classes.names)} classes, but the dataset has {self.num_classes}; list "
+                "each once, in the order of the labels."
+            )
+        self.class_names = classes.names
+
+
+class ArrayDataset(NumberedClasses):
+    """Inputs (count, …) in memory, uint8 or float32; items are float32, divided by ``scale``.
+
+    Images are (count, channels, height, width).
+    """
 
     def __init__(
         self,
@@ -42,18 +90,18 @@ class ArrayDataset:
         split: str,
         class_names: Sequence[str],
         scale: float = 255.0,
+        by_name: bool = False,
+        input_range: tuple[float, float] | None = (0.0, 1.0),
     ) -> None:
-        if images.ndim != 4 or labels.shape != (len(images),):
+        if images.ndim not in (2, 4) or labels.shape != (len(images),):
             raise UsageError(
                 f"images {images.shape} and labels {labels.shape} do not match; use (N, C, H, W) and (N,)."
             )
-        self._images, self._labels, self._scale = images, labels.astype(np.int64), scale
-        self.name, self.split = name, split
-        self.class_names = tuple(class_names)
-        self.num_classes = len(self.class_names)
+        super().__init__(labels, class_names, by_name=by_name)
+        self._images, self._scale = images, scale
+        self.name, self.split, self.input_range = name, split, input_range
         self.levels = int(scale) if images.dtype == np.uint8 and scale == int(scale) else None
-        _, channels, height, width = images.shape
-        self.shape: tuple[int, int, int] = (channels, height, width)
+        self.shape: tuple[int, ...] = images.shape[1:]
 
     def __len__(self) -> int:
         return len(self._images)
@@ -63,7 +111,7 @@ class ArrayDataset:
         return self._scaled(self._images[i]), int(self._labels[i])
 
     def arrays(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return all images (float32, NCHW, in [0, 1]) and all labels (int64)."""
+        """Return all inputs (float32) and all labels (int64)."""
         return self._scaled(self._images), torch.tensor(self._labels)
 
     def _scaled(self, images: NDArray[Any]) -> torch.Tensor:
@@ -78,7 +126,7 @@ def checked_index(index: SupportsIndex, length: int) -> int:
     return i
 
 
-def check_labels(labels: NDArray[Any], num_classes: int, path: Path) -> None:
+def check_labels(labels: NDArray[Any], num_classes: int, path: Path | str) -> None:
     """Raise a DataError unless all labels are in ``range(num_classes)``."""
     invalid = (labels < 0) | (labels >= num_classes)
     if invalid.any():

@@ -21,7 +21,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image as Pillow
 
-from smoothcert.data.base import Dataset, checked_index
+from smoothcert.data.base import Dataset, NumberedClasses, checked_index
+from smoothcert.data.classes import ClassList
 from smoothcert.types import UsageError, unknown_name
 
 SEVERITIES = (1, 2, 3, 4, 5)
@@ -302,10 +303,29 @@ class Corrupted:
         self.dataset, self.type, self.severity, self.seed = dataset, type, severity, seed
         self.name = f"{dataset.name}-{type}-{severity}"
         self.split = dataset.split
-        self.num_classes = dataset.num_classes
         self.shape = dataset.shape
-        self.class_names = dataset.class_names
         self.levels: int | None = None
+
+    @property
+    def num_classes(self) -> int:
+        return self.dataset.num_classes
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return self.dataset.class_names
+
+    @property
+    def by_name(self) -> bool:
+        return bool(getattr(self.dataset, "by_name", False))
+
+    @property
+    def complete(self) -> bool:
+        return bool(getattr(self.dataset, "complete", False))
+
+    def use_classes(self, classes: ClassList) -> None:
+        """Number the classes of the dataset as in a list; its other corruptions get the same numbers."""
+        assert isinstance(self.dataset, NumberedClasses | Corrupted)
+        self.dataset.use_classes(classes)
 
     def __len__(self) -> int:
         return len(self.dataset)

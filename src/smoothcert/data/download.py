@@ -49,6 +49,8 @@ def fetch(
     folder = place / info.folders[0]
     if info.bundled or _complete(info, place):
         return folder
+    if not info.files:
+        load(name, root=place)  # which explains what to put where
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".fetch.lock"):

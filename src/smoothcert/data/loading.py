@@ -1,37 +1,59 @@
-"""Load a dataset by its name or its path."""
+"""Load a dataset by a specifier: a name, a file, a folder, or code of the user."""
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from smoothcert.data import folder
+from smoothcert.data import folder, hub, table
 from smoothcert.data.base import ArrayDataset, Arrays, Dataset, check_labels
 from smoothcert.data.cifar import cifar_files, read_cifar
+from smoothcert.data.classes import read_classes
+from smoothcert.data.factory import make_dataset
 from smoothcert.data.idx import idx_files, read_idx
+from smoothcert.data.images import EXTENSIONS
 from smoothcert.data.npz import load_npz
-from smoothcert.data.registry import DATASETS, IDENTITY, DatasetInfo, Variant, locate, resolve_root
+from smoothcert.data.registry import (
+    DATASETS,
+    IDENTITY,
+    LOADERS,
+    DatasetInfo,
+    Variant,
+    locate,
+    resolve_root,
+    subfolders,
+    tops,
+)
+from smoothcert.specifiers import Specifier, is_factory, load_object
 from smoothcert.types import DataError, StrPath, UsageError, unknown_name, wrong_path
 
 
 def load(name: StrPath, *, split: str = "test", root: StrPath | None = None) -> Dataset:
-    """Load a dataset.
+    """Load a dataset by a specifier, ``text`` or ``text,option=value,…``; a path object is used as it is.
+
+    - A key of ``DATASETS``, or ``mnist-c/fog``, ``cifar10-c/fog/3``. Options: ``classes``; of imagenet ``size``.
+    - A folder of images, see :class:`smoothcert.data.ImageFolder`: ``classes``, ``labels``, ``size``, ``channels``.
+    - An ``.npz`` file, see :func:`smoothcert.data.npz.load_npz`: ``classes``.
+    - A ``.csv`` or ``.parquet`` file, or a folder with ``train.csv`` and ``test.csv``, see
+      :func:`smoothcert.data.table.load_table`: ``label``, ``features``, ``classes``.
+    - ``hf:NAME``, or a folder of ``save_to_disk``, see :class:`smoothcert.data.hub.HubImages`: ``image``, ``label``,
+      ``name``, ``revision``, ``classes``, ``size``, ``channels``.
+    - ``package.module:factory`` or ``file.py:factory``, see :func:`smoothcert.data.factory.load_factory`: arguments of
+      the factory, ``num_classes``.
 
     Args:
-        name: A named dataset (see ``DATASETS``), one set of a published suite of corruptions (``mnist-c/fog``,
-            ``cifar10-c/fog/3``), the path of an ``.npz`` file (keys ``x`` or ``images``, ``y`` or ``labels``,
-            optionally ``class_names``; see :func:`smoothcert.data.npz.load_npz`), or a folder with one subfolder of
-            images for each class, or with ``train``, ``val`` and ``test`` folders of that kind.
-        split: ``train`` or ``test``; for a folder also ``val``. An ``.npz`` file has only one split.
+        name: The specifier.
+        split: ``train`` or ``test``, and ``val`` where the data has it; a single file may be any split.
         root: The folder of the named datasets; :func:`default_root` by default.
 
     Raises:
-        UsageError: If the name or the split is unknown.
+        UsageError: If the name, the split or an option is unknown.
         DataError: If files are missing or damaged.
 
     Example:
@@ -39,38 +61,98 @@ def load(name: StrPath, *, split: str = "test", root: StrPath | None = None) -> 
         >>> image.shape
         torch.Size([1, 8, 8])
     """
-    text = os.fspath(name)
+    given = Specifier.parse(name) if isinstance(name, str) else Specifier(os.fspath(name))
+    text, options = given.text, dict(given.options)
     path = Path(text).expanduser()
-    top, *part = text.split("/")
-    info = DATASETS.get(top)
-    if info is not None and info.types:
-        _check_split(split, info.splits)
-        if info.severities and part == [IDENTITY]:  # such a suite has no clean set
-            return load(info.clean or "", split=split, root=root)
-        return load_published(info, part, split, resolve_root(root))
-    if info is not None and not part:
-        _check_split(split, info.splits)
-        if info.bundled:
-            return _load_digits(info, split)
-        paths = locate(info, split, resolve_root(root), FILES[info.layout](info, split))
-        images, labels = READERS[info.layout](info, paths)
-        scale = 1.0 if info.binary else 255.0
-        return ArrayDataset(images, labels, name=info.name, split=split, class_names=info.class_names, scale=scale)
-    if path.suffix == ".npz":
-        _check_split(split, ("train", "test"))
-        if not path.exists():
-            raise wrong_path(DataError(f"{path} does not exist; give the path of an .npz file."))
-        return load_npz(path, split)
-    if path.is_dir():
+    if text.split("/")[0] in DATASETS:
+        return _load_named(text, split, resolve_root(root), options)
+    if path.name == text and text in LOADERS:
+        return make_dataset(LOADERS[text], text, split, options)
+    if text.startswith("hf:"):
+        return hub.HubImages(text, split, **_checked(options, hub.HubImages))
+    if is_factory(text) and not path.exists():
+        return make_dataset(load_object(text), text, split, options)
+    if path.suffix in (".npz", *table.SUFFIXES):
         _check_split(split, folder.SPLITS)
-        return folder.ImageFolder(path, split)
-    if path.is_file():
+        if not path.exists():
+            raise wrong_path(DataError(f"{path} does not exist; give the path of a {path.suffix} file."))
+    if path.suffix == ".npz" and path.is_file():
+        return _named(load_npz(path, split), _checked(options, ("classes",)), path.parent)
+    if path.suffix in table.SUFFIXES and path.is_file():
+        return table.load_table(path, split, **_checked(options, table.load_table))
+    if path.is_dir():
+        if hub.is_saved(path):
+            return hub.HubImages(text, split, **_checked(options, hub.HubImages))
+        _check_split(split, folder.SPLITS)
+        if "labels" not in options and table.split_tables(path) and not folder.has_images(path):
+            return table.load_table(path, split, **_checked(options, table.load_table))
+        return folder.ImageFolder(path, split, **_checked(options, folder.ImageFolder))
+    if path.is_file() and path.suffix.lower() in EXTENSIONS:
         raise UsageError(
-            f"{path} is a single file; give an .npz file, or a folder with a subfolder of images for each class."
+            f"{path} is a single image; put it into a folder with {folder.LABELS}, whose columns are file and label, "
+            "and give the folder."
         )
+    if path.is_file():
+        raise UsageError(f"{path} is not a dataset; give an .npz, .csv or .parquet file, or a folder of images.")
     if path.name != text:
         raise wrong_path(DataError(f"{path} does not exist; give the path of an .npz file or of a folder of images."))
-    raise unknown_name("dataset", text, DATASETS)
+    raise LOADERS.unknown(text, *DATASETS)
+
+
+def _load_named(text: str, split: str, root: Path, options: dict[str, Any]) -> Dataset:
+    top, *part = text.split("/")
+    info = DATASETS[top]
+    _check_split(split, info.splits)
+    if info.layout == "folders":
+        if part:
+            raise UsageError(f"{text} is not a dataset; {top} has no parts.")
+        return _load_imagenet(info, split, root, **_checked(options, ("size",)))
+    _checked(options, ("classes",))
+    if info.types:
+        if info.severities and part == [IDENTITY]:  # such a suite has no clean set
+            return _load_named(info.clean or "", split, root, options)
+        dataset = load_published(info, part, split, root)
+    elif part:
+        raise unknown_name("dataset", text, DATASETS)
+    elif info.bundled:
+        dataset = _load_digits(info, split)
+    else:
+        paths = locate(info, split, root, FILES[info.layout](info, split))
+        images, labels = READERS[info.layout](info, paths)
+        scale = 1.0 if info.binary else 255.0
+        dataset = ArrayDataset(images, labels, name=info.name, split=split, class_names=info.class_names, scale=scale)
+    dataset.complete = True
+    return _named(dataset, options, None)
+
+
+def _load_imagenet(info: DatasetInfo, split: str, root: Path, size: Any = 224) -> folder.ImageFolder:
+    """Load ImageNet from class folders named by WordNet identifiers; its test set is the validation set, as usual."""
+    part = "train" if split == "train" else "val"
+    for top in tops(info, root):
+        if (top / part).is_dir() and subfolders(top / part):
+            dataset = folder.ImageFolder(top, part, classes=info.name, size=size, channels=3)
+            dataset.name, dataset.split, dataset.complete = info.name, split, True
+            return dataset
+    raise DataError(
+        f"{info.name} is not in {root}: it cannot be downloaded without registration at image-net.org; put its images "
+        f"into {root / info.folders[0]}/{part}/n01440764/*.JPEG, one folder for each of the 1,000 classes."
+    )
+
+
+def _named(dataset: ArrayDataset, options: Mapping[str, Any], place: Path | None) -> ArrayDataset:
+    if "classes" in options:
+        dataset.name_classes(read_classes(str(options["classes"]), place))
+    return dataset
+
+
+def _checked(options: dict[str, Any], known: Callable[..., Any] | Sequence[str]) -> dict[str, Any]:
+    """Return the options of a loader, or refuse one that it does not have."""
+    if callable(known):
+        known = [name for name, each in inspect.signature(known).parameters.items() if each.kind is each.KEYWORD_ONLY]
+    for name in options:
+        if name not in known:
+            raise unknown_name("option of this data", name, known)
+    return options
 
 
 def available(name: str, *, root: StrPath | None = None) -> bool:
@@ -78,6 +160,9 @@ def available(name: str, *, root: StrPath | None = None) -> bool:
     if name not in DATASETS:
         raise unknown_name("dataset", name, DATASETS)
     info = DATASETS[name]
+    if info.layout == "folders":
+        parts = [top / part for top in tops(info, resolve_root(root)) for part in ("train", "val")]
+        return any(part.is_dir() and subfolders(part) for part in parts)
     try:
         for split in info.splits:
             if info.layout in FILES:

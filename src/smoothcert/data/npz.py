@@ -11,12 +11,15 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from smoothcert.data.base import ArrayDataset, check_labels
+from smoothcert.data.classes import MAX_CLASSES
+from smoothcert.data.folder import SPLITS
 from smoothcert.files import unpacked_limit
 from smoothcert.types import DataError
 
 CHANNELS = (1, 3)
-MAX_CLASSES = 1_000_000
-KEYS = ("x", "images", "y", "labels", "class_names")
+KEYS = (("x", "y"), ("images", "labels"))
+SPLIT_KEYS = (("x_{}", "y_{}"), ("{}_images", "{}_labels"))
+NAMES = "class_names"
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
@@ -27,9 +30,13 @@ def load_npz(path: Path, split: str) -> ArrayDataset:
         ``x`` or ``images``: uint8, or float in [0, 1]; (N, H, W), (N, H, W, C) or (N, C, H, W) with 1 or 3 channels.
         ``y`` or ``labels``: one integer class per image.
         ``class_names`` (optional): text; without it the classes are 0 to the largest label.
+        A file with several splits has ``x_train`` and ``y_train`` (Keras), or ``train_images`` and ``train_labels``
+        (MedMNIST), and so on for the others; without names their classes are 0 to the largest label of all splits.
     """
-    arrays = _read(path)
-    images, labels = (_first(arrays, keys, path) for keys in (("x", "images"), ("y", "labels")))
+    arrays = _read(path, split)
+    images, labels = arrays["x"], arrays["y"]
+    if labels.ndim == 2 and labels.shape[1] > 1:
+        raise DataError(f"{path} has {labels.shape[1]} labels for each image; certification needs a single class.")
     labels = labels[:, 0] if labels.shape[1:] == (1,) else labels
     if images.dtype != np.uint8:
         if images.dtype.kind != "f":
@@ -44,7 +51,7 @@ def load_npz(path: Path, split: str) -> ArrayDataset:
             "store one integer for each image."
         )
     check_labels(labels, MAX_CLASSES, path)
-    names = arrays.get("class_names", np.arange(int(labels.max()) + 1).astype(str))
+    names = arrays.get(NAMES, np.arange(max(int(labels.max()), arrays["largest"]) + 1).astype(str))
     try:
         class_names = names.tolist()
     except (SystemError, ValueError):  # invalid code points
@@ -56,22 +63,47 @@ def load_npz(path: Path, split: str) -> ArrayDataset:
     return ArrayDataset(images, labels, name=path.stem, split=split, class_names=class_names, scale=scale)
 
 
-def _read(path: Path) -> dict[str, NDArray[Any]]:
+def _read(path: Path, split: str) -> dict[str, Any]:
+    """Return the arrays of a split as ``x``, ``y`` and ``class_names``, and the ``largest`` label of other splits."""
     try:
         with path.open("rb") as start:
             single = start.read(6) == b"\x93NUMPY"
         if single:
             raise DataError(f"{path} is a single array, not an .npz file; save it with np.savez(path, x=..., y=...).")
         with np.load(path, allow_pickle=False) as file:
-            keys = [key for key in KEYS if key in file]
-            _check_sizes(file, keys, unpacked_limit(path.stat().st_size))
-            return {key: file[key] for key in keys}
+            (x, y), others = _keys(list(file), split, path)
+            names = [NAMES] if NAMES in file else []
+            _check_sizes(file, [x, y, *others, *names], unpacked_limit(path.stat().st_size))
+            numbers = [labels.ravel() for labels in (file[key] for key in others) if labels.dtype.kind in "iu"]
+            for labels in numbers:
+                check_labels(labels, MAX_CLASSES, path)
+            known = [int(labels.max()) for labels in numbers if labels.size]
+            return {"x": file[x], "y": file[y], "largest": max(known, default=0), **{key: file[key] for key in names}}
     except DataError:
         raise
     except Exception as error:  # the parsers of zip files and of array headers raise nearly anything
         raise DataError(
             f"{path} cannot be read ({error}); use an .npz file of plain arrays, without pickled objects."
         ) from error
+
+
+def _keys(keys: list[str], split: str, path: Path) -> tuple[tuple[str, str], list[str]]:
+    """Return the keys of the images and labels of a split, and those of the labels of other splits."""
+    for x, y in SPLIT_KEYS:
+        present = {each: (x.format(each), y.format(each)) for each in SPLITS if x.format(each) in keys}
+        if present:
+            if split not in present:
+                raise DataError(f"{path} has no split '{split}', only {', '.join(present)}; use one of these.")
+            wanted = present[split]
+            if wanted[1] not in keys:
+                raise DataError(f"{path} has no key '{wanted[1]}' for the labels of '{wanted[0]}'; add it.")
+            return wanted, [label for _, label in present.values() if label in keys and label != wanted[1]]
+    found = []
+    for first, second in zip(*KEYS, strict=True):
+        if first not in keys and second not in keys:
+            raise DataError(f"{path} has no key '{first}' or '{second}'; save it with np.savez(path, x=..., y=...).")
+        found.append(first if first in keys else second)
+    return (found[0], found[1]), []
 
 
 def _check_sizes(file: Any, keys: list[str], limit: int) -> None:
@@ -88,13 +120,6 @@ def _check_sizes(file: Any, keys: list[str], limit: int) -> None:
             shape, _, dtype = _HEADERS[version](stream)
         if any(side < 0 for side in shape) or math.prod(shape) * max(dtype.itemsize, 1) > size:
             raise ValueError(f"an array claims the shape {shape}, but has {size} bytes")
-
-
-def _first(arrays: dict[str, NDArray[Any]], keys: tuple[str, str], path: Path) -> NDArray[Any]:
-    for key in keys:
-        if key in arrays:
-            return arrays[key]
-    raise DataError(f"{path} has no key '{keys[0]}' or '{keys[1]}'; save it with np.savez(path, x=..., y=...).")
 
 
 def _channels_first(images: NDArray[Any], path: Path) -> NDArray[Any]:

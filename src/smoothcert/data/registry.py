@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pooch
 
+from smoothcert.data.base import Dataset
+from smoothcert.data.classes import imagenet_classes
+from smoothcert.plugins import Registry
 from smoothcert.types import DataError, StrPath
 
 Variant = Sequence[Sequence[str]]  # a set of files; each is a list of accepted names, the preferred one first
@@ -53,7 +56,7 @@ class DatasetInfo:
     """A named dataset."""
 
     name: str
-    layout: str  # the file format: idx, cifar, mnist-c, cifar-c or bundled
+    layout: str  # the file format: idx, cifar, mnist-c, cifar-c, folders or bundled
     shape: tuple[int, int, int]  # channels, height, width
     train_size: int  # for a suite of corruptions: the size of each of its sets
     test_size: int
@@ -198,10 +201,25 @@ _CIFAR10_C = replace(
     severities=(1, 2, 3, 4, 5),
 )
 
+_IMAGENET = DatasetInfo(
+    name="imagenet",
+    layout="folders",
+    shape=(3, 224, 224),
+    train_size=1_281_167,
+    test_size=50_000,
+    class_names=imagenet_classes().names,
+    source="ImageNet (ILSVRC 2012) by Russakovsky et al. (2015); for research, after registration at image-net.org.",
+    folders=("imagenet", "ImageNet", "ILSVRC2012"),
+    splits=("train", "val", "test"),
+)
+
 DATASETS: dict[str, DatasetInfo] = {
     info.name: info
-    for info in (_DIGITS, _MNIST, _MNIST_BINARY, _FASHION_MNIST, _CIFAR10, _CIFAR100, _MNIST_C, _CIFAR10_C)
+    for info in (_DIGITS, _MNIST, _MNIST_BINARY, _FASHION_MNIST, _CIFAR10, _CIFAR100, _IMAGENET, _MNIST_C, _CIFAR10_C)
 }
+
+LOADERS: Registry[Callable[[str], Dataset]] = Registry("datasets", "dataset", None, {}, reserved=DATASETS)
+"""Datasets that plug-ins define: functions from a split to a dataset, by name."""
 
 
 def default_root() -> Path:
@@ -220,8 +238,7 @@ def locate(info: DatasetInfo, split: str, root: Path, variants: Sequence[Variant
     The search covers ``root/name`` and its subfolders for each folder name of the dataset, and ``root`` if it has such
     a name itself.
     """
-    tops = [root / name for name in info.folders] + ([root] if root.name in info.folders else [])
-    for folder in [f for top in tops if top.is_dir() for f in (top, *subfolders(top))]:
+    for folder in [f for top in tops(info, root) for f in (top, *subfolders(top))]:
         for variant in variants:
             found = [next((folder / name for name in names if (folder / name).is_file()), None) for names in variant]
             paths = [path for path in found if path is not None]
@@ -232,6 +249,12 @@ def locate(info: DatasetInfo, split: str, root: Path, variants: Sequence[Variant
         f"the {split} files of {info.name} are missing: looked for {wanted} in {root / info.folders[0]} and its "
         f"subfolders; run `smoothcert data fetch {info.name}` or name another folder."
     )
+
+
+def tops(info: DatasetInfo, root: Path) -> list[Path]:
+    """Return the folders with a name of the dataset."""
+    named = [root / name for name in info.folders] + ([root] if root.name in info.folders else [])
+    return [top for top in named if top.is_dir()]
 
 
 def subfolders(folder: Path) -> list[Path]:

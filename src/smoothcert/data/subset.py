@@ -8,8 +8,10 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
+from smoothcert.data.images import image_tensor
 from smoothcert.types import UsageError
 
 
@@ -21,16 +23,15 @@ class Indexable(Protocol):
 
 
 def as_tensor(x: Any) -> Tensor:
-    """Convert an input to a tensor; an array may have any byte order and negative strides."""
+    """Convert an input to a tensor: an array of any byte order and strides, or an image of Pillow, scaled to [0, 1]."""
+    if isinstance(x, Image.Image):
+        return image_tensor(x)
     if isinstance(x, np.ndarray):
         x = np.ascontiguousarray(x, dtype=x.dtype.newbyteorder("="))
     try:
         return torch.as_tensor(x)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(
-            f"an input is a {type(x).__name__}, not a tensor or an array; convert it, for an image with "
-            "torchvision.transforms.ToTensor()."
-        ) from error
+        raise UsageError(f"an input is a {type(x).__name__}, not a tensor or an array; convert it to one.") from error
 
 
 def labelled_input(dataset: Indexable, index: int) -> tuple[Any, int]:

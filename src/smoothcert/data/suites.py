@@ -62,6 +62,8 @@ def load_suite(
         sets = [load(part, split=split, root=root) for part in names]
     else:
         clean = load(name, split=split, root=root)
+        if len(clean.shape) != 3:
+            raise UsageError(f"{clean.name} has inputs of shape {clean.shape}, not images that could be corrupted.")
         usual = [kind for kind, corruption in CORRUPTIONS.items() if corruption.fits(clean.shape[0])]
         places = _places(_chosen(types, usual, CORRUPTIONS, "corruption"), severities, SEVERITIES)
         sets = [clean if level is None else Corrupted(clean, kind, level, seed) for kind, level in places]

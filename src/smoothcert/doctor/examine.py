@@ -125,7 +125,7 @@ def examine(
     begin("runtimes")
     try:
         each = expected_samples(procedure, smoothed.noise, trial.probabilities(), dimension=dimension)
-    except UsageError:  # there is no plan
+    except UsageError:  # the procedure cannot be planned
         each = float(procedure.expected_samples)
     rate, more = check_runtime(free, x, len(indices) * each, trial.rate, clock)
     return [*found, *more, check_time(len(indices), each, rate)]

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from smoothcert.certify import Cohen, Procedure
+from smoothcert.certify import Procedure
 from smoothcert.classifiers.sealed import Sealed
 from smoothcert.doctor.findings import Finding, error, info, warning
 from smoothcert.doctor.inputs import Sample
@@ -132,9 +132,9 @@ def check_noisy_accuracy(trial: Trial, clean: float, noise: Noise) -> Iterator[F
 def check_forecast(trial: Trial, procedure: Procedure, noise: Noise, dimension: int) -> list[Finding]:
     """Forecast for how many inputs the procedure will prove nothing."""
     # The radius to prove: 0 for a procedure that finds the largest.
-    radius = min(procedure.targets, default=0.0 if isinstance(procedure, Cohen) else None)
+    radius = min(procedure.targets, default=0.0 if procedure.fixed_samples else None)
     if radius is None:
-        return [info("forecast", f"There is no forecast for the procedure {procedure.name} with these settings.")]
+        return [info("forecast", f"The procedure {procedure.name} cannot be forecast with these settings.")]
     p = trial.probabilities().tolist()
 
     def missed(procedure: Procedure) -> float:
@@ -144,9 +144,12 @@ def check_forecast(trial: Trial, procedure: Procedure, noise: Noise, dimension: 
 
     try:
         share = missed(procedure)
-        if isinstance(procedure, Cohen):
-            budgets = [n for n in (procedure.n // 10, procedure.n, 10 * procedure.n) if 100 <= n <= 10_000_000]
-            shares = ", ".join(f"{_percent(missed(replace(procedure, n=n)))} at n = {n:,}" for n in budgets)
+        if procedure.fixed_samples:
+            planned: int = procedure.config()["n"]
+            budgets: list[Any] = [{"n": n} for n in (planned // 10, planned, 10 * planned) if 100 <= n <= 10_000_000]
+            shares = ", ".join(
+                f"{_percent(missed(replace(procedure, **each)))} at n = {each['n']:,}" for each in budgets
+            )
             detail = f"Inputs without a certificate (abstentions), by forecast: {shares or _percent(share)}"
         else:
             detail = f"{_percent(share).capitalize()} of inputs will not be certified at radius {radius:g}, by forecast"

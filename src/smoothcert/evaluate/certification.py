@@ -7,13 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from smoothcert.certify import Procedure, Smoothed
+from smoothcert.certify import Cohen, Procedure, Smoothed
 from smoothcert.certify.inputs import CheckedInput
-from smoothcert.certify.smoothed import fresh_seed
+from smoothcert.classifiers.identity import code_origins
 from smoothcert.data.subset import Indexable, data_fingerprint, labelled_input, select, take_shard
 from smoothcert.evaluate.cluster import Cluster, require_members
 from smoothcert.evaluate.driver import Evaluation, fill_run, session_facts
 from smoothcert.sampling import BLOCK
+from smoothcert.sampling.seeds import fresh_seed
 from smoothcert.store.parts import parts_of, read_part
 from smoothcert.store.pending import read_pending
 from smoothcert.store.rows import certificate_row
@@ -24,7 +25,7 @@ from smoothcert.types import Guarantee, StrPath, UsageError
 def certify_dataset(
     smoothed: Smoothed,
     dataset: Indexable,
-    procedure: Procedure,
+    procedure: Procedure | None = None,
     *,
     run: StrPath,
     every: int = 1,
@@ -42,6 +43,7 @@ def certify_dataset(
 
     Args:
         dataset: Anything with a length and (input, label) pairs by index.
+        procedure: How to certify; ``Cohen()`` by default.
         run: The run folder; created if missing.
         stop: The end of the inputs, exclusive; the dataset's length by default.
         shard: (i, k) for the i-th of k disjoint runs over these inputs, i from 1; ``merge_runs`` unites them.
@@ -56,6 +58,7 @@ def certify_dataset(
             classifier with a memory.
         RunError: If the folder cannot be written or holds a run with another configuration.
     """
+    procedure = procedure or Cohen()
     indices = select(len(dataset), every=every, start=start, stop=stop)
     own = indices if shard is None else take_shard(indices, *shard)
     if shard is not None and smoothed.memory is not None:
@@ -97,11 +100,14 @@ def run_config(
     if smoothed.sigma is not None:
         guarantee = Guarantee.POINTWISE if smoothed.memory is None else Guarantee.MEMORY
         sigma = {"sigma": smoothed.sigma.config(), "guarantee": guarantee.value}
+    noises = [expert.noise for expert in smoothed.experts if isinstance(expert, Smoothed)]
+    plugins = code_origins(smoothed.noise, procedure, *noises)
     return {
         "kind": kind,
         **smoothed.routed(procedure).run_config(),
         "noise": smoothed.noise.config(),
         **sigma,
+        **({"plugins": plugins} if plugins else {}),
         "stream": {
             "block": BLOCK,
             "device": cluster.device if cluster else smoothed.device.type,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import platform
 import time
+import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -26,7 +27,7 @@ from smoothcert.progress import Bar
 from smoothcert.sampling.copies import input_digest
 from smoothcert.store.rows import Row
 from smoothcert.store.run import Run, load_run, open_run
-from smoothcert.types import ABSTAIN, Certificate, Outcome, RunError, StrPath
+from smoothcert.types import ABSTAIN, Certificate, Outcome, RunError, StrPath, invalid_text
 
 USUAL_SAMPLES = 100_000  # per input in the papers; the progress bar compares early decisions with them
 COMPARED_INPUTS = 16  # about how many inputs of a resumed run are compared with the dataset
@@ -178,7 +179,7 @@ def fill_run(
         outcomes = Counter(map(_outcome, before))
         left = len(indices) - len(writer.done)
         task = bar.add_task(title, total=len(indices), completed=len(writer.done), detail="")
-        begin, answered, drawn = time.perf_counter(), 0, 0
+        begin, answered, drawn, invalid = time.perf_counter(), 0, 0, 0
         labels: dict[int, int] = {}
 
         def inputs() -> Inputs:
@@ -196,10 +197,13 @@ def fill_run(
                     writer.append(made)
                     outcomes[_outcome(made)] += 1
                     answered += 1
-                    drawn += one.answer.samples if isinstance(one.answer, Certificate) else one.answer.n
+                    drawn += one.answer.samples
+                    invalid += one.answer.invalid
                     detail = _detail(outcomes, drawn, time.perf_counter() - begin, answered if early else None)
                     bar.update(task, advance=1, detail=detail)
         writer.seal()
+    if invalid:
+        warnings.warn(invalid_text(invalid, drawn), stacklevel=3)
     return load_run(folder)
 
 

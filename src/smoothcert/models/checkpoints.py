@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from smoothcert.files import replacing
 from smoothcert.models.foreign import interpret, is_plain, state_dict, unpickle
 from smoothcert.models.info import CheckpointInfo
-from smoothcert.models.normalize import Normalize, NormalizeSpec, normalization
+from smoothcert.models.normalize import Normalization, Normalize, NormalizeSpec, normalization, without_normalization
 from smoothcert.models.registry import find_model, skeleton
 from smoothcert.types import CheckpointError, StrPath, UsageError, wrong_path
 
@@ -33,7 +33,7 @@ class CheckpointSummary:
     """The description of a checkpoint without its model."""
 
     info: CheckpointInfo
-    parameters: int  # how many the network has
+    parameters: int  # how many the network has; with buffers, if it is not one of ours
     path: Path
     sha256: str  # of the file, in hexadecimal
 
@@ -51,7 +51,7 @@ class Checkpoint(CheckpointSummary):
 
 
 def save_checkpoint(path: StrPath, model: nn.Module, metadata: CheckpointInfo) -> Path:
-    """Write a model as ``build`` returns it and its metadata atomically as one ``.safetensors`` file.
+    """Write a model and its metadata atomically as one ``.safetensors`` file.
 
     The file holds the tensors of the bare network; the normalisation is in the metadata. The folder is created if it is
     missing.
@@ -63,9 +63,13 @@ def save_checkpoint(path: StrPath, model: nn.Module, metadata: CheckpointInfo) -
     path = Path(path)
     if path.suffix != _SUFFIX:
         raise UsageError(f"a checkpoint is saved as a {_SUFFIX} file, not as '{path.name}'.")
-    network = _without_normalization(model, metadata)
+    network, values = without_normalization(model)
+    if _rounded(values) != _rounded(metadata.normalize):
+        raise UsageError("the normalisation of the model is not the one in the metadata to save.")
     state = {name: tensor.detach().cpu() for name, tensor in network.state_dict().items()}
-    reference = skeleton(metadata.architecture, metadata.num_classes, metadata.input_shape[0])
+    reference = network
+    if not metadata.external:
+        reference = skeleton(metadata.architecture, metadata.num_classes, metadata.input_shape[0])
     weights = fit(reference, state, f"the model to save as {metadata.architecture}")
     data = safetensors.torch.save(weights, metadata={_METADATA_KEY: metadata.to_json()})
     try:
@@ -89,7 +93,8 @@ def load_checkpoint(
     Args:
         path: A file; or a folder with ``best.safetensors``, ``last.safetensors``, one other .safetensors file or an
             earlier system's ``checkpoint.pth.tar``.
-        architecture: The architecture. A file of ours must agree; in a foreign file it replaces the name in the file.
+        architecture: The architecture. A file of ours must agree; in a foreign file, and in one of ours with the
+            weights of other code, it replaces the name in the file.
         num_classes: The number of classes, with which the file must agree.
         normalize: The normalisation, ``"none"`` for none. A file of ours must agree; in a foreign file it replaces
             that of the file or of its system.
@@ -109,20 +114,35 @@ def load_checkpoint(
 
 
 def describe(path: StrPath, *, architecture: str | None = None) -> CheckpointSummary:
-    """Check and describe a checkpoint; arguments and errors are those of ``load_checkpoint``."""
-    return _load(path, architecture, None, None)[0]
+    """Check and describe a checkpoint, also one of other code; arguments and errors are as in ``load_checkpoint``."""
+    tensors, info, sha256 = read_weights_and_info(path)
+    if info is None or not info.external or architecture is not None:
+        return _load(path, architecture, None, None)[0]
+    parameters = sum(tensor.numel() for tensor in tensors.values())
+    return CheckpointSummary(info=info, parameters=parameters, path=find_checkpoint(path), sha256=sha256)
 
 
-def read_weights(path: StrPath) -> tuple[dict[str, Tensor], str]:
+def read_weights_and_info(
+    path: StrPath, entry: int | None = None
+) -> tuple[dict[str, Tensor], CheckpointInfo | None, str]:
+    """Read the tensors of a checkpoint as ``read_weights`` does, and the metadata, which only files of ours have."""
+    file = find_checkpoint(path)
+    data, source = read_file(file), f"checkpoint '{file}'"
+    info, content = _content(file, data, source)
+    return state_dict(content, source, entry), info, hashlib.sha256(data).hexdigest()
+
+
+def read_weights(path: StrPath, entry: int | None = None) -> tuple[dict[str, Tensor], str]:
     """Read the tensors of a checkpoint by name, without the prefixes of wrappers, and the SHA-256 of the file.
+
+    Args:
+        entry: The number of the state dict, in a file with a list of several.
 
     Raises:
         CheckpointError: The file is missing, damaged, unsafe, or holds no state dict.
     """
-    file = find_checkpoint(path)
-    data, source = read_file(file), f"checkpoint '{file}'"
-    content = _content(file, data, source)[1]
-    return state_dict(content, source), hashlib.sha256(data).hexdigest()
+    tensors, _, sha256 = read_weights_and_info(path, entry)
+    return tensors, sha256
 
 
 def find_checkpoint(path: StrPath) -> Path:
@@ -164,6 +184,13 @@ def _load(
         )
     else:
         _check_agreement(info, source, architecture, num_classes, normalize)
+        if info.external and architecture is not None:
+            info = replace(info, architecture=architecture)
+        elif info.external:
+            raise CheckpointError(
+                f"{source} has the weights of {info.architecture}, which is not one of our architectures; pass "
+                "architecture=, or on the command line --arch package.module:factory."
+            )
     network = skeleton(info.architecture, info.num_classes, info.input_shape[0])
     weights = fit(network, content, f"{source} as {info.architecture}")
     parameters = sum(parameter.numel() for parameter in network.parameters())
@@ -189,7 +216,7 @@ def _content(file: Path, data: bytes, source: str) -> tuple[CheckpointInfo | Non
 def _check_agreement(
     info: CheckpointInfo, source: str, architecture: str | None, num_classes: int | None, normalize: NormalizeSpec
 ) -> None:
-    if architecture is not None and find_model(architecture).name != info.architecture:
+    if architecture is not None and not info.external and find_model(architecture).name != info.architecture:
         raise CheckpointError(f"{source} is a {info.architecture}, not a {architecture}.")
     if num_classes is not None and num_classes != info.num_classes:
         raise CheckpointError(f"{source} has {info.num_classes} classes, not {num_classes}.")
@@ -197,18 +224,9 @@ def _check_agreement(
         raise CheckpointError(f"{source} was saved with the normalisation {info.normalize}, not {normalize}.")
 
 
-def _without_normalization(model: nn.Module, metadata: CheckpointInfo) -> nn.Module:
-    network, layer = model, None
-    if isinstance(model, nn.Sequential) and len(model) == 2 and isinstance(model[0], Normalize):
-        layer, network = model[0], model[1]
-    expected = None if metadata.normalize is None else Normalize(*metadata.normalize)
-    if _values(layer) != _values(expected):
-        raise UsageError("the normalisation of the model is not the one in the metadata to save.")
-    return network
-
-
-def _values(layer: Normalize | None) -> list[float] | None:
-    return None if layer is None else torch.cat([layer.mean, layer.std]).flatten().tolist()
+def _rounded(values: Normalization | None) -> list[float] | None:
+    """The values as the layer holds them."""
+    return None if values is None else torch.tensor(values, dtype=torch.float32).flatten().tolist()
 
 
 def fit(network: nn.Module, tensors: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:

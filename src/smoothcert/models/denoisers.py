@@ -12,10 +12,10 @@ from torch import nn
 from smoothcert.models.checkpoints import find_checkpoint, fit, load_checkpoint, read_weights
 from smoothcert.models.conv_denoisers import conv_denoiser
 from smoothcert.models.loaded import LoadedModel
-from smoothcert.models.registry import DENOISERS, skeleton
+from smoothcert.models.registry import DENOISERS, DIFFUSION, skeleton
 from smoothcert.models.sources.diffusion import is_diffusion, load_diffusion
-from smoothcert.models.sources.factory import is_factory, load_factory
-from smoothcert.models.specifiers import Specifier
+from smoothcert.models.sources.factory import load_factory
+from smoothcert.specifiers import Specifier, is_factory
 from smoothcert.types import CheckpointError, StrPath, UsageError
 
 
@@ -24,19 +24,20 @@ def load_denoiser(specifier: StrPath, *, level: float | None = None) -> nn.Modul
     return open_denoiser(specifier, level=level).model
 
 
-def open_denoiser(specifier: StrPath, *, level: float | None = None) -> LoadedModel:
+def open_denoiser(specifier: StrPath | Specifier, *, level: float | None = None) -> LoadedModel:
     """Load a denoiser, which maps images in [0, 1] with noise to images.
 
     Args:
         specifier: A checkpoint of ours, of Salman et al. (2020), or of a network in ``models.conv_denoisers``; a folder
-            of ``diffusers``; ``package.module:factory``; each with options after it as ``,name=value``.
+            of ``diffusers`` (options ``steps`` and ``seed``); ``package.module:factory``; each with options after it as
+            ``,name=value``.
         level: The noise level for a denoiser that is told it, unless the specifier has the option ``level``.
 
     Raises:
         CheckpointError: A file is missing, damaged, unsafe, or not a denoiser.
         UsageError: The noise level is needed and unknown, or an option is invalid.
     """
-    given = Specifier.parse(os.fspath(specifier))
+    given = specifier if isinstance(specifier, Specifier) else Specifier.parse(os.fspath(specifier))
     options = dict(given.options)
     path = Path(given.text).expanduser()
     if is_diffusion(path):
@@ -49,6 +50,10 @@ def open_denoiser(specifier: StrPath, *, level: float | None = None) -> LoadedMo
     file = find_checkpoint(path)
     if file.suffix == ".safetensors":
         checkpoint = load_checkpoint(file)
+        if checkpoint.info.architecture in DIFFUSION:
+            raise CheckpointError(
+                f"'{file}' is of the training of a diffusion model; name its folder when the training is complete."
+            )
         if checkpoint.info.architecture not in DENOISERS:
             raise CheckpointError(f"'{file}' is a {checkpoint.info.architecture}, which is not a denoiser.")
         return LoadedModel.of_checkpoint(checkpoint)

@@ -116,22 +116,27 @@ def interpret(
     return info, tensors
 
 
-def state_dict(content: object, source: str) -> dict[str, Tensor]:
+def state_dict(content: object, source: str, entry: int | None = None) -> dict[str, Tensor]:
     """Return the tensors in the content of a file by name, without the prefixes of ``DataParallel`` and the like.
 
+    Args:
+        entry: The number of the state dict, in a file with a list of several.
+
     Raises:
-        CheckpointError: It holds no state dict.
+        CheckpointError: It holds no state dict, or several and none is chosen.
     """
-    return _unwrapped(_state_dict(content, source)[0], source)
+    return _unwrapped(_state_dict(content, source, entry)[0], source)
 
 
-def _state_dict(content: object, source: str) -> tuple[dict[str, Tensor], str | None, dict[str, Any]]:
+def _state_dict(
+    content: object, source: str, entry: int | None = None
+) -> tuple[dict[str, Tensor], str | None, dict[str, Any]]:
     """Return the state dict, the name of the architecture, and other metadata."""
     arch, extra, state = None, {}, content
     if isinstance(content, Mapping):
-        key = next((key for key in _STATE_KEYS if isinstance(_only(content.get(key)), Mapping)), None)
+        key = next((key for key in _STATE_KEYS if isinstance(content.get(key), Mapping | list)), None)
         if key is not None:
-            state = _only(content[key])
+            state = _entry(content[key], source, entry)
             arch = content["arch"] if isinstance(content.get("arch"), str) else None
             extra = {name: content[name] for name in ("arch", "epoch") if isinstance(content.get(name), str | int)}
     if (
@@ -156,9 +161,18 @@ def is_plain(tensor: Tensor) -> bool:
     return tensor.numel() * tensor.element_size() <= tensor.untyped_storage().nbytes()
 
 
-def _only(held: object) -> object:
-    """Take the state dict out of a list of one, as in the files of Wong et al. (2018)."""
-    return held[0] if isinstance(held, list) and len(held) == 1 else held
+def _entry(held: object, source: str, entry: int | None) -> object:
+    """Take a state dict out of a list; the files of Wong et al. (2018) hold one, or those of a cascade."""
+    if not isinstance(held, list) or not all(isinstance(each, Mapping) for each in held):
+        return held
+    if entry is None and len(held) == 1:
+        return held[0]
+    if not isinstance(entry, int) or not 0 <= entry < len(held):
+        raise CheckpointError(
+            f"{source} holds {len(held)} state dicts; choose one by its number, as in package.module:factory,"
+            "weights=FILE,entry=0."
+        )
+    return held[entry]
 
 
 def _split(state: Mapping[str, Tensor], source: str) -> tuple[dict[str, Tensor], dict[str, Tensor] | None]:

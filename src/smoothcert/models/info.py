@@ -9,10 +9,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
+from torch import nn
 
 from smoothcert.files import parse_json
-from smoothcert.models.normalize import Normalization, NormalizeSpec, normalization
-from smoothcert.models.registry import find_model
+from smoothcert.models.normalize import Normalization, NormalizeSpec, normalization, without_normalization
+from smoothcert.models.registry import find_model, registered_name
 from smoothcert.types import CheckpointError, UsageError
 
 FORMAT_VERSION = 1
@@ -24,9 +25,9 @@ LONGEST_SIDE = 100_000
 class CheckpointInfo:
     """The metadata of a checkpoint: how to rebuild the model, and the noise of its training."""
 
-    architecture: str  # a key of MODELS; the name of an earlier system is replaced by ours
+    architecture: str  # a key of MODELS, or package.module:name of other code; names of earlier systems are replaced
     num_classes: int
-    input_shape: tuple[int, int, int]  # channels, height, width
+    input_shape: tuple[int, ...]  # channels, height, width; any for other code
     sigma: float | None = None  # the Gaussian noise of the training; None if it is unknown or another noise
     noise: Mapping[str, str | int | float] | None = None  # as Noise.config returns it; None in files without it
     input_range: tuple[float, float] = (0.0, 1.0)  # before normalisation
@@ -35,10 +36,13 @@ class CheckpointInfo:
     format_version: int = FORMAT_VERSION
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "architecture", find_model(self.architecture).name)
+        if not self.external:
+            object.__setattr__(self, "architecture", find_model(self.architecture).name)
         if not 2 <= self.num_classes <= MOST_CLASSES:
             raise UsageError(f"num_classes must be at least 2 and at most {MOST_CLASSES}, not {self.num_classes}.")
-        if len(self.input_shape) != 3 or not 1 <= min(self.input_shape) <= max(self.input_shape) <= LONGEST_SIDE:
+        image = len(self.input_shape) == 3 or (self.external and self.normalize is None)
+        sides = (0, *self.input_shape)
+        if not image or not 1 <= min(sides[1:], default=0) <= max(sides) <= LONGEST_SIDE:
             raise UsageError(f"input_shape must be (channels, height, width), not {self.input_shape}.")
         if self.sigma is not None and not (math.isfinite(self.sigma) and self.sigma >= 0):
             raise UsageError(f"sigma must be a finite number that is not negative, not {self.sigma}.")
@@ -49,6 +53,36 @@ class CheckpointInfo:
         if not self.input_range[0] < self.input_range[1]:
             raise UsageError(f"input_range must be (smallest, largest), not {self.input_range}.")
         object.__setattr__(self, "normalize", normalization(self.normalize, self.input_shape[0]))
+
+    @property
+    def external(self) -> bool:
+        """Whether the network is code outside ``MODELS``, which a checkpoint names but does not import."""
+        return ":" in self.architecture
+
+    @classmethod
+    def of_module(
+        cls,
+        model: nn.Module,
+        *,
+        num_classes: int,
+        input_shape: tuple[int, ...],
+        noise: Mapping[str, str | int | float] | None = None,
+        architecture: str | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> CheckpointInfo:
+        """Return the metadata of any module; by default its architecture is one of ours, or the name of its class."""
+        network, normalize = without_normalization(model)
+        name = architecture or registered_name(network, num_classes, input_shape[0])
+        named = None if noise is None else noise.get("sigma")
+        return cls(
+            architecture=name or f"{type(network).__module__}:{type(network).__qualname__}",
+            num_classes=num_classes,
+            input_shape=input_shape,
+            sigma=float(named) if isinstance(named, (int, float)) else None,
+            noise=None if noise is None else dict(noise),
+            normalize=normalize,
+            extra=dict(extra or {}),
+        )
 
     @classmethod
     def of(

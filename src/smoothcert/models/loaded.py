@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 
 from smoothcert.models.checkpoints import Checkpoint
+from smoothcert.models.info import CheckpointInfo
 from smoothcert.models.normalize import Normalization
 
 
@@ -47,19 +48,21 @@ class LoadedModel:
     @classmethod
     def of_checkpoint(cls, checkpoint: Checkpoint) -> LoadedModel:
         """Return what a checkpoint of ours or of an earlier system tells."""
-        info = checkpoint.info
-        return cls(
-            model=checkpoint.model,
-            name=checkpoint.path.stem,
-            source={"checkpoint": str(checkpoint.path), "sha256": checkpoint.sha256},
-            num_classes=info.num_classes,
-            input_shape=info.input_shape,
-            normalize=info.normalize,
-            preprocessing=info.extra.get("normalize_from", "file"),
-            noise=info.noise or ({"name": "gaussian", "sigma": info.sigma} if info.sigma is not None else None),
-            training=_training(info.extra.get("recipe")),
-            extra=asdict(info),
-        )
+        source = {"checkpoint": str(checkpoint.path), "sha256": checkpoint.sha256}
+        return cls(model=checkpoint.model, name=checkpoint.path.stem, source=source, **cls.metadata(checkpoint.info))
+
+    @staticmethod
+    def metadata(info: CheckpointInfo) -> dict[str, Any]:
+        """Return the fields that the metadata of a checkpoint determines."""
+        return {
+            "num_classes": info.num_classes,
+            "input_shape": info.input_shape,
+            "normalize": info.normalize,
+            "preprocessing": info.extra.get("normalize_from", "file"),
+            "noise": info.noise or ({"name": "gaussian", "sigma": info.sigma} if info.sigma is not None else None),
+            "training": _training(info.extra.get("recipe")),
+            "extra": asdict(info),
+        }
 
     def as_dict(self) -> dict[str, Any]:
         """Return what is known as JSON values."""

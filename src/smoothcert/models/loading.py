@@ -15,11 +15,11 @@ from smoothcert.models.loaded import LoadedModel
 from smoothcert.models.normalize import Normalize, normalization
 from smoothcert.models.sources.endpoint import load_endpoint
 from smoothcert.models.sources.exported import is_program, load_program
-from smoothcert.models.sources.factory import is_factory, load_factory
-from smoothcert.models.sources.huggingface import is_huggingface, load_huggingface, load_timm
+from smoothcert.models.sources.factory import load_factory
+from smoothcert.models.sources.huggingface import is_huggingface, load_huggingface, load_timm, own_checkpoint
 from smoothcert.models.sources.onnx_file import load_onnx
-from smoothcert.models.specifiers import Specifier
-from smoothcert.types import StrPath, UsageError
+from smoothcert.specifiers import Specifier, is_factory
+from smoothcert.types import CheckpointError, StrPath, UsageError
 
 Source = Callable[[str, Mapping[str, Any]], LoadedModel]
 """Loads a model from the text of a specifier and its options."""
@@ -48,14 +48,15 @@ def load_model(specifier: StrPath, **options: Any) -> nn.Module:
     return open_model(specifier, **options).model
 
 
-def open_model(specifier: StrPath, **options: Any) -> LoadedModel:
+def open_model(specifier: StrPath | Specifier, **options: Any) -> LoadedModel:
     """Load a model and what its source tells about it. Nothing is unpickled; code runs only if the specifier names it.
 
     Args:
         specifier: One of these, with options after it as ``,name=value``:
 
-            - a checkpoint of ours or of an earlier system, or its folder; ``architecture`` names the network of a bare
-              state dict, one of ours or ``package.module:factory``;
+            - a checkpoint of ours or of an earlier system, or its folder; ``architecture`` is the network of a bare
+              state dict or of a checkpoint of your own model: one of ours, ``package.module:factory``, a module or a
+              function that returns one;
             - ``package.module:factory`` or ``path/to/file.py:factory``, with ``weights`` and arguments of the factory;
             - an ``.onnx`` file, a TorchScript file or a ``.pt2`` file of ``torch.export``;
             - ``hf:NAME`` of the Hugging Face hub, or a folder that ``save_pretrained`` wrote;
@@ -69,11 +70,16 @@ def open_model(specifier: StrPath, **options: Any) -> LoadedModel:
         UsageError: The specifier or an option is invalid, or a package is missing.
         CheckpointError: A file is missing, damaged or unsafe, or does not match the network.
     """
-    given = Specifier.parse(os.fspath(specifier))
+    given = specifier if isinstance(specifier, Specifier) else Specifier.parse(os.fspath(specifier))
     every = {**given.options, **{name: value for name, value in options.items() if value is not None}}
     text, path = given.text, Path(given.text).expanduser()
     prefix, _, rest = text.partition(":")
-    own = str(every.get("architecture", ""))
+    own = every.get("architecture")
+    named = Specifier.parse(own) if isinstance(own, str) else None
+    ours = own_checkpoint(rest, every.get("revision")) if rest and prefix == "hf" else None
+    if ours is not None:  # a checkpoint on the hub
+        every.pop("revision", None)
+        text, path, rest = str(ours), ours, ""
     if rest and prefix in PREFIXES:
         load = PREFIXES[prefix]
     elif path.suffix in SUFFIXES:
@@ -82,17 +88,25 @@ def open_model(specifier: StrPath, **options: Any) -> LoadedModel:
         load = load_program
     elif is_huggingface(path):
         load = load_huggingface
+    elif path.suffix in (".yaml", ".yml"):
+        raise UsageError(f"{path} describes a composition of models; load it by smoothcert.load_model.")
     elif not path.exists() and is_factory(text):
         load = load_factory
-    elif is_factory(own):
+    elif own is not None and (named is None or is_factory(named.text)):
         load, text = load_factory, every.pop("architecture")
         every["weights"] = path
+        if named is not None:
+            text, every = named.text, {**named.options, **every}
     else:
         return _from_checkpoint(path, every)
     normalize = every.pop("normalize", None)
     loaded = load(text, every)
     if normalize is not None:
         channels = loaded.input_shape[0] if loaded.input_shape else None
+        if loaded.extra and normalization(normalize, channels) != loaded.normalize:
+            raise CheckpointError(
+                f"the weights of {loaded.name} were saved with the normalisation {loaded.normalize}, not {normalize}."
+            )
         loaded = replace(loaded, normalize=normalization(normalize, channels), preprocessing="option")
     if loaded.normalize is None:
         return loaded

@@ -78,8 +78,16 @@ def _parsed(text: str, channels: int | None) -> tuple[Sequence[float], Sequence[
     return mean * count if len(mean) == 1 else mean, std * count if len(std) == 1 else std
 
 
+def without_normalization(model: nn.Module) -> tuple[nn.Module, Normalization | None]:
+    """Split a ``Sequential`` of a ``Normalize`` layer and a network into the network and the values of the layer."""
+    if isinstance(model, nn.Sequential) and len(model) == 2 and isinstance(model[0], Normalize):
+        mean, std = (tuple(values.flatten().tolist()) for values in (model[0].mean, model[0].std))
+        return model[1], (mean, std)
+    return model, None
+
+
 class Normalize(nn.Module):
-    """Subtract the mean and divide by the standard deviation of each channel."""
+    """Subtract the mean and divide by the standard deviation of each channel; one value is for all channels."""
 
     mean: Tensor
     std: Tensor
@@ -91,6 +99,6 @@ class Normalize(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         # without this check, a grey image would be broadcast to three channels
-        if x.shape[-3] != self.mean.shape[0]:
+        if self.mean.shape[0] not in (1, x.shape[-3]):
             raise UsageError(f"the model normalises {self.mean.shape[0]} channel(s), but the input has {x.shape[-3]}.")
         return (x - self.mean) / self.std

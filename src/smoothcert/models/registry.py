@@ -14,7 +14,9 @@ from smoothcert.models.dncnn import DnCNN
 from smoothcert.models.normalize import Normalize, NormalizeSpec, normalization
 from smoothcert.models.resnet import BasicBlock, Bottleneck, cifar_resnet, imagenet_resnet, padded_resnet
 from smoothcert.models.small import DigitsCNN, LeNet
-from smoothcert.types import UsageError, unknown_name
+from smoothcert.models.unet import unet
+from smoothcert.plugins import Registry
+from smoothcert.types import UsageError
 
 
 @dataclass(frozen=True)
@@ -27,35 +29,49 @@ class ModelInfo:
     num_classes: int  # the default
 
 
-MODELS: dict[str, ModelInfo] = {
-    info.name: info
-    for info in (
-        ModelInfo("digits-cnn", DigitsCNN, (1, 8, 8), 10),
-        ModelInfo("lenet", LeNet, (1, 28, 28), 10),
-        ModelInfo("cifar-resnet20", partial(cifar_resnet, 20), (3, 32, 32), 10),
-        ModelInfo("cifar-resnet110", partial(cifar_resnet, 110), (3, 32, 32), 10),
-        *(
-            ModelInfo(f"padded-resnet{depth}", partial(padded_resnet, depth), (3, 32, 32), 10)
-            for depth in (20, 32, 44, 56, 110)
-        ),
-        ModelInfo("resnet18", partial(imagenet_resnet, BasicBlock, (2, 2, 2, 2)), (3, 224, 224), 1000),
-        ModelInfo("resnet50", partial(imagenet_resnet, Bottleneck, (3, 4, 6, 3)), (3, 224, 224), 1000),
-    )
-}
+MODELS: Registry[ModelInfo] = Registry(
+    "models",
+    "architecture",
+    ModelInfo,
+    {
+        info.name: info
+        for info in (
+            ModelInfo("digits-cnn", DigitsCNN, (1, 8, 8), 10),
+            ModelInfo("lenet", LeNet, (1, 28, 28), 10),
+            ModelInfo("cifar-resnet20", partial(cifar_resnet, 20), (3, 32, 32), 10),
+            ModelInfo("cifar-resnet110", partial(cifar_resnet, 110), (3, 32, 32), 10),
+            *(
+                ModelInfo(f"padded-resnet{depth}", partial(padded_resnet, depth), (3, 32, 32), 10)
+                for depth in (20, 32, 44, 56, 110)
+            ),
+            ModelInfo("resnet18", partial(imagenet_resnet, BasicBlock, (2, 2, 2, 2)), (3, 224, 224), 1000),
+            ModelInfo("resnet50", partial(imagenet_resnet, Bottleneck, (3, 4, 6, 3)), (3, 224, 224), 1000),
+        )
+    },
+)
 
-DENOISERS: dict[str, ModelInfo] = {
-    info.name: info
-    for info in (
-        # the sizes of Zhang et al. (2017) and of Salman et al. (2020), and one for digits on a CPU
-        ModelInfo("dncnn", lambda _, channels: DnCNN(channels, depth=17, width=64), (3, 32, 32), 10),
-        ModelInfo("dncnn-wide", lambda _, channels: DnCNN(channels, depth=17, width=128), (3, 32, 32), 10),
-        ModelInfo("dncnn-small", lambda _, channels: DnCNN(channels, depth=5, width=32), (1, 28, 28), 10),
-    )
-}
+DENOISERS: Registry[ModelInfo] = Registry(
+    "denoisers",
+    "denoiser",
+    ModelInfo,
+    {
+        info.name: info
+        for info in (
+            # the sizes of Zhang et al. (2017) and of Salman et al. (2020), and one for digits on a CPU
+            ModelInfo("dncnn", lambda _, channels: DnCNN(channels, depth=17, width=64), (3, 32, 32), 10),
+            ModelInfo("dncnn-wide", lambda _, channels: DnCNN(channels, depth=17, width=128), (3, 32, 32), 10),
+            ModelInfo("dncnn-small", lambda _, channels: DnCNN(channels, depth=5, width=32), (1, 28, 28), 10),
+        )
+    },
+    reserved=MODELS.own,
+)
 """Networks from images to images of the same shape, of any height and width.
 
 They have no classes: ``num_classes`` is that of the usual training data, and no weight depends on it.
 """
+
+DIFFUSION: dict[str, ModelInfo] = {"diffusion": ModelInfo("diffusion", unet, (1, 8, 8), 10)}
+"""Networks that predict the noise in an image and are told its level: diffusion models in training."""
 
 ALIASES: dict[str, tuple[str, int]] = {
     "cifar_resnet20": ("cifar-resnet20", 10),
@@ -67,13 +83,13 @@ ALIASES: dict[str, tuple[str, int]] = {
 
 
 def find_model(name: str) -> ModelInfo:
-    """Find an architecture by a key of ``MODELS``, ``DENOISERS`` or ``ALIASES``."""
+    """Find an architecture by a key of ``MODELS``, ``DENOISERS``, ``DIFFUSION`` or ``ALIASES``."""
     if name in ALIASES:
         own, num_classes = ALIASES[name]
         return dataclasses.replace(MODELS[own], num_classes=num_classes)
-    known = MODELS | DENOISERS
+    known = MODELS | DENOISERS | DIFFUSION
     if name not in known:
-        raise unknown_name("architecture", name, known)
+        raise MODELS.unknown(name, *DENOISERS)
     return known[name]
 
 
@@ -94,7 +110,7 @@ def build(
         272474
     """
     info = find_model(name)
-    if info.name in DENOISERS:
+    if info.name not in MODELS:
         raise UsageError(f"{name} is a denoiser and has no classes; build it with build_denoiser({name!r}).")
     classes = info.num_classes if num_classes is None else num_classes
     if classes < 2:
@@ -106,16 +122,29 @@ def build(
 
 
 def build_denoiser(name: str, *, in_channels: int | None = None) -> nn.Module:
-    """Build a denoiser (a key of ``DENOISERS``) with new weights, which leaves images unchanged.
+    """Build a network with new weights that is trained to denoise.
+
+    Args:
+        name: A key of ``DENOISERS``, whose new networks leave images unchanged, or of ``DIFFUSION``.
 
     Example:
         >>> sum(p.numel() for p in build_denoiser("dncnn", in_channels=1).parameters())
         556096
     """
-    if name not in DENOISERS:
-        raise unknown_name("denoiser", name, DENOISERS)
-    info = DENOISERS[name]
+    known = DENOISERS | DIFFUSION
+    if name not in known:
+        raise DENOISERS.unknown(name, *DIFFUSION)
+    info = known[name]
     return info.builder(info.num_classes, _channels(info, in_channels))
+
+
+def registered_name(network: nn.Module, num_classes: int, in_channels: int) -> str | None:
+    """Return the architecture that ``build`` made this network of, without normalisation; None for other networks."""
+    for name in MODELS if type(network).__module__.startswith("smoothcert.models.") else ():
+        same = skeleton(name, num_classes, in_channels)
+        if type(same) is type(network) and repr(same) == repr(network):
+            return name
+    return None
 
 
 def _channels(info: ModelInfo, in_channels: int | None) -> int:

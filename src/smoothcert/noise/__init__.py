@@ -11,10 +11,13 @@ from smoothcert.noise.discrete import Discrete
 from smoothcert.noise.gaussian import Gaussian
 from smoothcert.noise.grid import invalid_rows
 from smoothcert.noise.uniform import Uniform
+from smoothcert.plugins import Registry
 from smoothcert.types import UsageError, unknown_name
 
-NOISES: dict[str, type[Noise]] = {noise.name: noise for noise in (Gaussian, Uniform, Discrete)}
-"""All noises by name; to add one, write a file and add an entry here."""
+NOISES: Registry[type[Noise]] = Registry(
+    "noises", "noise", Noise, {noise.name: noise for noise in (Gaussian, Uniform, Discrete)}
+)
+"""All noises by name; to add one here, write a file and add an entry."""
 
 
 def noise_from_config(config: Mapping[str, Any]) -> Noise:
@@ -27,7 +30,7 @@ def noise_from_config(config: Mapping[str, Any]) -> Noise:
     values = dict(config)
     name = str(values.pop("name", ""))
     if name not in NOISES:
-        raise unknown_name("noise", name, NOISES)
+        raise NOISES.unknown(name)
     settings = {field.name: field for field in fields(NOISES[name])}
     for key in values:
         if key not in settings:

@@ -100,6 +100,10 @@ class Components:
     def name(self) -> str:
         return self.certifier.name
 
+    def named(self, name: str) -> Components:
+        """Return the same under another name."""
+        return replace(self, certifier=replace(self.certifier, name=name))
+
     def position(self, theta: float) -> int:
         """Find the position of a threshold among ``thetas``."""
         if not 0 <= theta <= 1:
@@ -292,7 +296,7 @@ def load_components(
     if isinstance(source, Result):
         prefix = source.prefix
         parts = _from_run(source, core) if prefix is None else _from_prefix(prefix, core, TABULATED)
-        return replace(parts, certifier=replace(parts.certifier, name=source.name))
+        return parts.named(source.name)
     path = Path(source)
     if (path / "run.json").exists():
         return _from_run(load_result(path), core)
@@ -372,8 +376,8 @@ def _from_prefix(prefix: Path, core: StrPath | None, thetas: Sequence[float]) ->
     selections = _selections(prefix)
     if not certification.exists() and not selections:
         raise UsageError(
-            f"there is no run folder {prefix} and no log {certification}; give a run folder, or the common prefix of "
-            "the logs _certification, _selection_0.00, …"
+            f"neither the run folder {prefix} nor the log {certification} exists; give a run folder, or the common "
+            "prefix of the logs _certification, _selection_0.00, …"
         )
     if not certification.exists() or not selections:
         missing = certification if selections else _behind(prefix, f"{SELECTION}0.00")
@@ -382,10 +386,7 @@ def _from_prefix(prefix: Path, core: StrPath | None, thetas: Sequence[float]) ->
     for theta in thetas:
         nearest = stored[np.argmin(np.abs(stored - theta))]
         if abs(nearest - theta) > 1e-9:
-            raise UsageError(
-                f"{_behind(prefix, f'{SELECTION}{theta:.2f}')} is missing, so there is no threshold {theta:g}; "
-                f"the nearest stored is {nearest:g}."
-            )
+            raise UsageError(f"the logs of {prefix} have no threshold {theta:g}; the nearest is {nearest:g}.")
     if core is None:
         raise UsageError(f"the logs of {prefix} have no answers of a core; give its prediction log with --core.")
     result = _load(certification, LogKind.CERTIFICATION)
@@ -429,7 +430,7 @@ def _selections(prefix: Path) -> dict[float, Path]:
 def _core(path: Path, name: str, index: IntArray, label: IntArray) -> IntArray:
     """Read the core's classes of these inputs; the log may have more."""
     if not path.exists():
-        raise UsageError(f"there is no core {path}; give a log of its predictions.")
+        raise UsageError(f"the core's log {path} does not exist; give a log of its predictions.")
     result = load_result(path)
     if result.kind != LogKind.PREDICTION.value:
         raise UsageError(

@@ -62,6 +62,7 @@ class Comparison:
     abstained: tuple[int, int]
     largest: tuple[InputDifference, ...]  # the inputs whose radii differ most, the most first
     guarantees: tuple[str, str]
+    data: tuple[str | None, str | None]  # the datasets and their splits, if known
     remarks: tuple[str, ...]  # sentences about other differences between the runs
 
     @property
@@ -117,6 +118,7 @@ def compare(first: Outcomes, second: Outcomes, radii: Sequence[float] | None = N
         abstained=(int(one.abstained.sum()), int(two.abstained.sum())),
         largest=_largest(one, two, difference),
         guarantees=(one.metadata.text("guarantee"), two.metadata.text("guarantee")),
+        data=((one.origin or Origin()).data, (two.origin or Origin()).data),
         remarks=tuple(_remarks((first, second), (one, two))),
     )
 
@@ -173,12 +175,12 @@ def _remarks(whole: tuple[Outcomes, Outcomes], compared: tuple[Outcomes, Outcome
     arithmetic = [run.metadata.text("arithmetic") for run in compared]
     if arithmetic[0] != arithmetic[1]:
         remarks.append(f"The runs differ in arithmetic ({arithmetic[0]} and {arithmetic[1]}).")
-    for what, name in (("data", "data"), ("n", "numbers of samples"), ("alpha", "alpha")):
+    for what, name in (("n", "numbers of samples"), ("alpha", "alpha")):
         values = [getattr(run.origin or Origin(), what) for run in compared]
         if None not in values and values[0] != values[1]:
             shown = " and ".join(f"{value:,}" if isinstance(value, int) else f"{value}" for value in values)
-            advice = "" if what == "data" else "; radii depend on it, and --at-n or --at-alpha make them comparable"
-            remarks.append(f"The runs have different {name} ({shown}){advice}.")
+            advice = "radii depend on it, and --at-n or --at-alpha make them comparable"
+            remarks.append(f"The runs have different {name} ({shown}); {advice}.")
     return [*remarks, *notes(subjects(compared))]
 
 
@@ -186,6 +188,7 @@ def verdict(comparison: Comparison) -> str:
     """Write in a sentence or two which run is better, by how much, and how reliable that is."""
     better, names = comparison.better, comparison.names
     unlike = comparison.guarantees[0] != comparison.guarantees[1]
+    other_data = None not in comparison.data and comparison.data[0] != comparison.data[1]
     gap = comparison.acr[0] - comparison.acr[1]
     if better is None:
         low, high = comparison.interval
@@ -195,7 +198,7 @@ def verdict(comparison: Comparison) -> str:
         )
     else:
         low, high = sorted(abs(end) for end in comparison.interval)
-        words = "has the larger radii" if unlike else "is better"
+        words = "has the larger radii" if unlike or other_data else "is better"
         answer = (
             f"{names[better]} {words}: its ACR is larger by {abs(gap):.3f} (95 % interval {low:.3f} to {high:.3f}, "
             f"{comparison.inputs} inputs)."
@@ -203,6 +206,8 @@ def verdict(comparison: Comparison) -> str:
     if unlike:
         kinds = ", ".join(f"{name}: {kind}" for name, kind in zip(names, comparison.guarantees, strict=True))
         answer += f" The guarantees differ ({kinds}), so equal radii do not mean the same."
+    if other_data:
+        answer += f" The runs are about different data ({comparison.data[0]} and {comparison.data[1]})."
     for run in (0, 1):
         at = [r.radius for r in comparison.radii if r.corrected < SIGNIFICANCE and r.only[run] > r.only[1 - run]]
         if at and run != better:

@@ -108,7 +108,9 @@ def load_suite_results(folders: Sequence[StrPath]) -> list[SuiteResults]:
 
 def _load(folder: Path, name: str) -> SuiteResults:
     if not folder.is_dir():
-        raise UsageError(f"there is no folder {folder}; give one that holds a run or a log for every corruption.")
+        raise UsageError(
+            f"the folder {folder} does not exist; give one that holds a run or a log for every corruption."
+        )
     found: dict[Place, Result] = {}
     for result in results_in(folder):
         place = _place(result.name)

@@ -1,4 +1,4 @@
-"""Metrics of certified robustness over a set of inputs: pure NumPy, no tolerance that could overstate."""
+"""Curves, envelopes and default radii; the metrics themselves are those of ``store.metrics``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ from collections.abc import Sequence
 from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
+from smoothcert.store.metrics import average_certified_radius as average_certified_radius
+from smoothcert.store.metrics import certified_accuracy as certified_accuracy
+from smoothcert.store.metrics import certified_counts as certified_counts
+from smoothcert.store.metrics import clean_accuracy as clean_accuracy
 from smoothcert.store.outcomes import Outcomes
 from smoothcert.types import Norm, UsageError
 
@@ -21,30 +25,6 @@ _MOST_RADII = 1000
 def axis_norm(norm: Norm | None) -> str:
     """Write a norm for brackets, as in the labels of axes."""
     return "norm unknown" if norm is None else NORM_TEXT[norm]
-
-
-def certified_counts(outcomes: Outcomes, radii: ArrayLike) -> NDArray[np.int64]:
-    """Count the inputs whose certified class is correct and whose radius is at least r, for every r in ``radii``."""
-    wanted = np.atleast_1d(np.asarray(radii, dtype=np.float64))
-    if not (wanted >= 0).all():
-        raise UsageError("the radii of certified accuracy must be numbers, 0 or larger.")
-    proved = np.sort(outcomes.radius[outcomes.correct])
-    return np.asarray(len(proved) - np.searchsorted(proved, wanted, side="left"), dtype=np.int64)
-
-
-def certified_accuracy(outcomes: Outcomes, radii: ArrayLike) -> NDArray[np.float64]:
-    """Compute the share of inputs in [0, 1] that :func:`certified_counts` counts."""
-    return certified_counts(outcomes, radii) / len(outcomes)
-
-
-def clean_accuracy(outcomes: Outcomes) -> float:
-    """Compute the certified accuracy at radius 0."""
-    return float(outcomes.correct.mean())
-
-
-def average_certified_radius(outcomes: Outcomes) -> float:
-    """Compute the ACR: the mean over **all** inputs of the radius, with 0 where the answer is not correct."""
-    return math.fsum(outcomes.radius[outcomes.correct]) / len(outcomes)
 
 
 def acr_text(value: float) -> str:

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 
+import numpy as np
+
 from smoothcert.report.metrics import NORM_TEXT
-from smoothcert.store import Outcomes
+from smoothcert.store import Origin, Outcomes
 from smoothcert.store.outcomes import METADATA_COLUMNS, Metadata, merged_metadata
 from smoothcert.types import Guarantee, Norm
 
@@ -59,8 +61,16 @@ class Subject:
 
     @property
     def rank(self) -> str:
-        """A text that is equal for lines that may be ranked against each other; unknown is a separate value."""
+        """A text that is equal for lines of the same norm and guarantee; unknown is a separate value."""
         return f"{self.text('norm')} {self.text('guarantee')}"
+
+    @property
+    def inputs(self) -> tuple[object, ...] | None:
+        """The dataset and its inputs; None where the dataset is unknown, and for pooled runs."""
+        origin = self.runs[0].origin or Origin()
+        if self.pooled or origin.data is None:
+            return None
+        return origin.data, origin.sample, np.sort(self.runs[0].index).tobytes()
 
     def text(self, what: str) -> str:
         """Write norm, guarantee or arithmetic as text."""
@@ -77,6 +87,16 @@ class Subject:
 def subjects(runs: Iterable[Outcomes]) -> list[Subject]:
     """Make a line of every run."""
     return [Subject(run.name, (run,)) for run in runs]
+
+
+def ranks(shown: Sequence[Subject]) -> list[object]:
+    """Return a key for each line: lines with equal keys may be ranked against each other.
+
+    They have the same norm and guarantee. Where the lines are about different datasets or inputs, they have those in
+    common too, and lines whose dataset is unknown are ranked among themselves.
+    """
+    apart = len({each.inputs for each in shown} - {None}) > 1
+    return [(each.rank, each.inputs if apart else None) for each in shown]
 
 
 def markers(shown: Sequence[Subject]) -> list[str]:
@@ -100,12 +120,14 @@ def markers(shown: Sequence[Subject]) -> list[str]:
 def notes(shown: Sequence[Subject], *, ranked: bool = False) -> list[str]:
     """Write the sentences below a table or a figure; ``ranked`` is whether best and runner-up are marked."""
     present = {kind for each in shown for kind in each.metadata.guarantee}
-    several = ranked and len({each.rank for each in shown}) > 1
+    kinds = len({each.rank for each in shown}) > 1
+    inputs = len(set(ranks(shown))) > len({each.rank for each in shown})
+    same = "norm, guarantee and inputs" if kinds and inputs else "inputs" if inputs else "norm and guarantee"
     return [
         *_shared(shown),
         *_unknown(shown),
         *(_sentence(f"{kind}: {meaning}.") for kind, meaning in COVERED.items() if kind in present),
-        *["Best and runner-up are found among runs of the same norm and guarantee only."] * several,
+        *[f"Best and runner-up are found among runs of the same {same} only."] * (ranked and (kinds or inputs)),
         *_mixed(shown),
         *expected_errors(shown),
         *chosen([run for each in shown for run in each.runs]),

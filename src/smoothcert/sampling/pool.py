@@ -62,6 +62,7 @@ class Job(Generic[Answer]):
         seconds: The time spent on the input so far: its share of every batch it was in.
         drawn: Its noisy copies so far, including those drawn ahead.
         deferred: Those that the first members of a consensus left undecided; None without a consensus.
+        place: Its place among the inputs, from 0.
     """
 
     index: int
@@ -71,6 +72,7 @@ class Job(Generic[Answer]):
     seconds: float = 0.0
     drawn: int = 0
     deferred: int | None = None
+    place: int = 0
     _first: Draw | None = None
 
     @property

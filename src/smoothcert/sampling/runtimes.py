@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -24,8 +25,20 @@ from smoothcert.sampling.batches import Cascade
 from smoothcert.sampling.copies import Copies
 from smoothcert.sampling.forwards import PRECISIONS, RUNTIMES, Plan, eager
 from smoothcert.sampling.seeds import BLOCK
-from smoothcert.sampling.tuning import MOST_ROWS, TUNING_SECONDS, Candidate, Setup, benchmark, recorded, tune
+from smoothcert.sampling.tuning import (
+    MOST_ROWS,
+    TOO_FEW,
+    TUNING_SECONDS,
+    Candidate,
+    Setup,
+    benchmark,
+    recorded,
+    tune,
+)
 from smoothcert.types import SmoothcertError, UsageError, unknown_name
+
+MEASURE_SECONDS = 1.0
+"""Sampling that takes plain PyTorch less time than this is not worth the time to benchmark runtimes."""
 
 LONG_SECONDS = 60.0
 """Sampling that takes eager execution less time than this is not worth the 10–30 s that compiling takes."""
@@ -159,6 +172,23 @@ def check_copies(x: Tensor, noise: Noise, count: int = COPIES) -> Tensor:
     """Draw noisy copies of an input to verify a model with; they are in no certificate."""
     copies = x.new_empty((count, *x.shape))
     return noise.sample(x, copies, torch.Generator(device=x.device).manual_seed(0))
+
+
+def not_worth_measuring(sealed: Sealed, copies: Tensor) -> float:
+    """Return the number of samples up to which runtimes are not worth benchmarking, by the time of a small batch.
+
+    The first call of anything may be slow, so that the faster of two counts.
+    """
+    seconds = []
+    with torch.inference_mode():
+        for _ in range(2):
+            batch = copies[:BLOCK].clone()
+            begin = time.perf_counter()
+            sealed.run(batch)
+            if batch.device.type == "cuda":
+                torch.cuda.synchronize(batch.device)
+            seconds.append(time.perf_counter() - begin)
+    return max(MEASURE_SECONDS * len(batch) / min(seconds), TOO_FEW)
 
 
 def unprepared(model: Forward, batch_size: int, reference: Reference | None = None) -> Runtime:

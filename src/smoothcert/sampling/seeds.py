@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import secrets
 import struct
 from functools import lru_cache
 
@@ -42,3 +43,8 @@ def block_seed(seed: int, index: int, stage: int, block: int) -> int:
 @lru_cache(maxsize=4096)
 def _keys(seed: int, index: int) -> tuple[int, ...]:
     return struct.unpack("<3I", hashlib.blake2b(struct.pack("<QQ", seed, index), digest_size=12).digest())
+
+
+def fresh_seed() -> int:
+    """Draw a seed from the operating system, on which no earlier choice can depend."""
+    return secrets.randbits(63)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -40,7 +40,7 @@ class SigmaSolver(Protocol):
         ...
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class OptimizeSigma:
     """Gradient ascent on the estimated radius σ/2 (Φ⁻¹(p_A) − Φ⁻¹(p_B)) of each input.
 
@@ -66,6 +66,7 @@ class OptimizeSigma:
     """
 
     steps: int = 100
+    _: KW_ONLY
     n: int = 1
     step: float = 1e-4
     clamp: tuple[float, float] = CLAMP
@@ -103,7 +104,7 @@ class OptimizeSigma:
         return {"name": self.name, **asdict(self)}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class GridSigma:
     """The σ of a grid with the largest estimated radius, the smallest of equally good ones; start values are not used.
 
@@ -124,6 +125,7 @@ class GridSigma:
     """
 
     grid: tuple[float, ...] = ()
+    _: KW_ONLY
     n: int = 10
     clamp: tuple[float, float] = CLAMP
 

@@ -28,6 +28,9 @@ TUNING_SECONDS = 1.0
 MOST_ROWS = 1_000_000
 """The largest batch size."""
 
+TOO_FEW = 800
+"""So many samples are not worth tuning, however long one takes: tuning runs some hundreds."""
+
 _TUNING_SHARE = 0.1  # of the sampling time, at most
 _TUNING_MORE = 0.01  # of a long sampling time, in addition to one second
 _TUNING_LONGEST = 5.0
@@ -174,7 +177,7 @@ def tune(
     form = next(iter(forms))
     alone = _seconds_per_sample(forms[form], x)  # with one thread: other processes slow down several
     guess = alone / threads
-    if samples is not None and samples * _TUNING_SHARE < 4 * BLOCK:  # too few to be worth tuning
+    if samples is not None and samples <= TOO_FEW:
         setup = Setup(batch_size or _batch_sizes(x, samples, math.inf)[0], threads)
         return Tuned(form, setup, 1 / guess, {})
     seconds = TUNING_SECONDS

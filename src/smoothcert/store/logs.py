@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from smoothcert.files import saving
+from smoothcert.store.metrics import Measured
 from smoothcert.types import (
     ABSTAIN,
     LARGEST_RADIUS,
@@ -28,6 +29,9 @@ from smoothcert.types import (
     wrong_path,
 )
 
+if TYPE_CHECKING:
+    from smoothcert.store.outcomes import Outcomes
+
 
 class LogKind(str, Enum):
     """What a log holds for every input."""
@@ -39,13 +43,35 @@ class LogKind(str, Enum):
 
 
 @dataclass(frozen=True)
-class Log:
-    """A log; its rows are in file order, and ``columns`` are the names as spelled in the file."""
+class Log(Measured):
+    """A log.
+
+    Attributes:
+        columns: The names of the columns as spelled in the file.
+        table: The rows, in file order.
+        radii: The radii as printed, in file order; empty for a log without radii.
+    """
 
     path: Path
     kind: LogKind
     columns: tuple[str, ...]
     table: pa.Table
+    radii: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __bool__(self) -> bool:
+        return True
+
+    @property
+    def outcomes(self) -> Outcomes:
+        from smoothcert.store.outcomes import Outcomes  # which needs the types of this module
+
+        return Outcomes.from_table(self.path.name, self.table)
+
+    def _all_rows(self) -> pa.Table:
+        return self.table
 
 
 Parser = Callable[[str], Any]
@@ -108,6 +134,8 @@ _METADATA: dict[str, tuple[Parser, Any]] = {
     "n": (_natural, pa.int64()),
 }
 METADATA = tuple(_METADATA)  # the columns after the six classic ones; an empty field is unknown
+LOGGED_RADIUS = "logged_radius"
+"""The column of an imported run that holds the radii as the log prints them."""
 
 _ALIASES = {
     "idx": "index",
@@ -177,6 +205,7 @@ def read_log(path: StrPath) -> Log:
         kinds = "; ".join(f"{needed} ({kind.value})" for kind, needed in spelled.items())
         raise LogError(f"{path}, line 1: unknown header {_quote(lines[0])}; tab-separated columns are needed: {kinds}.")
     rows: list[dict[str, Any]] = []
+    radii: list[str] = []
     seen: dict[int, int] = {}
     for number, text in enumerate(lines[1:], start=2):
         where, fields = f"{path}, line {number}", text.split("\t")
@@ -195,8 +224,9 @@ def read_log(path: StrPath) -> Log:
             column = next(column for column in columns if column.name == name)
             raise column.error(where, fields[column.number - 1], problem)
         rows.append(row)
+        radii += [field for column, field in zip(columns, fields, strict=True) if column.name == "radius"]
     table = pa.Table.from_pylist(rows, schema=pa.schema([(column.name, column.type) for column in columns]))
-    return Log(path, kind, tuple(column.spelling for column in columns), table)
+    return Log(path, kind, tuple(column.spelling for column in columns), table, tuple(radii))
 
 
 def looks_like_log(path: Path) -> bool:
@@ -265,11 +295,12 @@ def _quote(text: str) -> str:
 def write_log(path: StrPath, rows: Iterable[Mapping[str, Any]], *, classic: bool = False) -> None:
     """Write a certification log: ``idx label predict radius correct time``, then the columns of ``METADATA``.
 
-    Radii are rounded down to six decimals; abstentions are -1 with radius 0.0. The file is written atomically.
+    Radii are rounded down to six decimals, and those of an imported log are written as it prints them. Abstentions are
+    -1 with radius 0.0. The file is written atomically.
 
     Args:
         rows: Mappings with ``index``, ``label``, ``predict``, ``radius`` and ``seconds``, and those of ``METADATA``
-            that are known; other keys are ignored.
+            and ``LOGGED_RADIUS`` that are known; other keys are ignored.
         classic: Whether to write the first six columns only, for scripts that expect no others.
 
     Raises:
@@ -293,12 +324,24 @@ def write_log(path: StrPath, rows: Iterable[Mapping[str, Any]], *, classic: bool
             raise UsageError(f"row {number} cannot be written to a log: index {index} is already there.")
         seen.add(index)
         shown = "0.0" if predict == ABSTAIN else radius_text(radius, 6)
+        if (logged := row.get(LOGGED_RADIUS)) is not None:
+            shown = _logged_text(number, logged, radius)
         whole, micro = divmod(round(seconds * 1_000_000), 1_000_000)
         duration = f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}.{micro:06}"
         fields = [str(index), str(label), str(predict), shown, str(int(label == predict)), duration]
         lines.append("\t".join([*fields, *(_metadata_text(number, name, row.get(name)) for name in extra)]))
     with saving(path) as temporary:
         temporary.write_bytes(("\n".join(lines) + "\n").encode())
+
+
+def _logged_text(number: int, logged: Any, radius: float) -> str:
+    """Return the text of a logged radius; refuse one that names another number."""
+    try:
+        if _radius(str(logged)) == radius:
+            return str(logged)
+    except ValueError:
+        pass
+    raise UsageError(f"row {number} cannot be written to a log: its logged radius {logged!r} is not {radius}.")
 
 
 def _metadata_text(number: int, name: str, value: Any) -> str:

@@ -93,6 +93,7 @@ class Origin:
     noise: str | None = None  # the name of the noise, if it is the same for all inputs
     scale: float | None = None  # its σ, λ or share of pixels kept
     data: str | None = None  # the dataset and its split
+    sample: str | None = None  # a hash of some of its inputs
     n: int | None = None  # the number of estimation samples, if it was fixed
     alpha: float | None = None
     seeds: tuple[int | None, ...] = ()  # the seed of the noise, then those of the trainings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -23,12 +24,8 @@ from smoothcert.store.logs import Log, LogKind, looks_like_log, read_log
 from smoothcert.store.outcomes import METADATA_COLUMNS, Origin, Outcomes
 from smoothcert.store.rows import ANSWERS
 from smoothcert.store.run import Run, load_run
-from smoothcert.store.run_json import RunSettings
-from smoothcert.types import Norm, RunError, StrPath, UsageError
-
-_FIRST = {name: fields(noise)[0].name for name, noise in NOISES.items()}
-SCALES = {name: (first, NOISES[name].symbol or first) for name, first in _FIRST.items()}
-"""The setting that is the scale of a noise, and its heading in tables, by the noise's name."""
+from smoothcert.store.run_json import NoiseSettings, RunSettings
+from smoothcert.types import LogError, Norm, RunError, StrPath, UsageError
 
 CERTIFICATION, SELECTION, ENTROPIES = "_certification", "_selection_", "_entropies"
 """The endings of published ACES logs after their common prefix."""
@@ -160,8 +157,10 @@ class Result:
     def origin(self, *, n: int | None = None, alpha: float | None = None) -> Origin | None:
         """Return how a run was made, or recomputed for another ``n`` or ``alpha``; None for a log."""
         settings = self.settings
-        if self.run is None or not settings.certified:
+        if self.run is None:
             return None
+        if not settings.certified:
+            return self._imported_origin()
         procedure = settings.procedure
         changes = {key: value for key, value in (("n", n), ("alpha", alpha)) if value is not None}
         config = {**self.config, "procedure": {**procedure.as_dict(), **changes}}
@@ -171,20 +170,37 @@ class Result:
             # The same training with another seed has other weights, so its settings replace the hash of the weights.
             config["model"] = [entry["settings"] for entry in training]
             seeds += [entry["seed"] for entry in training]
-        noise = settings.noise if settings.one_noise else None
-        name = None if noise is None else noise.name
         data = settings.data
         recipes = {entry["recipe"] for entry in training}
         return Origin(
-            noise=name,
-            scale=getattr(noise, SCALES[name][0]) if name in SCALES else None,
+            **self._noise_scale(),
             data=" ".join(filter(None, (data.name, data.split))) or None if data is not None else None,
+            sample=None if data is None else data.sha256,
             n=n or procedure.n,
             alpha=alpha or procedure.alpha,
             seeds=tuple(seeds),
             alike=json.dumps(config, sort_keys=True),
             recipe=recipes.pop() if len(recipes) == 1 else None,
         )
+
+    def _imported_origin(self) -> Origin:
+        """Return what the import of a log was told; runs of the same name and noise differ in their seeds only."""
+        settings, seeds = self.settings, () if self.settings.seed is None else (self.settings.seed,)
+        kept = ("name", "noise", "stated")
+        alike = {key: self.config[key] for key in kept if key in self.config} if seeds and settings.name else None
+        return Origin(
+            **self._noise_scale(),
+            seeds=seeds,
+            alike=None if alike is None else json.dumps(alike, sort_keys=True),
+            recipe=settings.name,
+        )
+
+    def _noise_scale(self) -> dict[str, Any]:
+        """Return the name and the scale of the noise, where all inputs have the same."""
+        noise = self.settings.noise if self.settings.one_noise else None
+        if noise is None:
+            return {}
+        return {"noise": noise.name, "scale": _scale(noise)}
 
     @property
     def sampling_limit(self) -> float | None:
@@ -252,7 +268,7 @@ def load_result(path: StrPath) -> Result:
     """Open a run folder or a log."""
     path = Path(path)
     if not path.exists():
-        raise UsageError(f"there is no {path}; give run folders or log files.")
+        raise UsageError(f"{path} does not exist; give run folders or log files.")
     if (path / run_json.NAME).exists():
         run = load_run(path)
         return Result(run.name, run)
@@ -263,7 +279,7 @@ def find_results(paths: Sequence[StrPath]) -> list[Result]:
     """Find runs and certification logs.
 
     Args:
-        paths: Run folders, logs, folders that contain certifications (other files are ignored), and common prefixes of
+        paths: Run folders, logs, folders that contain certifications (see :func:`results_in`), and common prefixes of
             published ACES logs.
 
     Returns:
@@ -290,12 +306,24 @@ def _at(path: Path) -> list[Result]:
 
 
 def results_in(folder: Path) -> list[Result]:
-    """Open all certification runs and logs in a folder; other runs and files are ignored."""
+    """Open all certification runs and logs in a folder, and warn about other files and results without rows.
+
+    Runs and logs of another kind, folders without a run and hidden files are ignored.
+    """
     found = []
     for entry in sorted(folder.iterdir()):
-        if (entry / run_json.NAME).exists() or (entry.is_file() and looks_like_log(entry)):
+        if entry.name.startswith(".") or (entry.is_dir() and not (entry / run_json.NAME).exists()):
+            continue
+        try:
+            if not entry.is_dir() and not looks_like_log(entry):
+                raise LogError("it is neither a run folder nor a log.")
             result = load_result(entry)
-            found += [result] if result.kind == LogKind.CERTIFICATION.value else []
+            if result.kind == LogKind.CERTIFICATION.value:
+                if not len(result.table(["index"])):
+                    raise no_rows(entry)
+                found.append(result)
+        except (LogError, RunError) as error:
+            warnings.warn(f"{entry} is skipped: {error}", stacklevel=2)
     return found
 
 
@@ -308,8 +336,9 @@ def distinct_names(names: Mapping[Path, str]) -> dict[Path, str]:
         >>> list(distinct_names({Path("/a/x"): "x", Path("/a/x.tsv"): "x"}).values())
         ['x', 'x.tsv']
     """
-    alike = Counter((path.parent, name) for path, name in names.items())  # such as the run `one` and the log `one.tsv`
-    names = {path: path.name if alike[path.parent, name] > 1 else name for path, name in names.items()}
+    names = dict(names)
+    while alike := {key for key, times in Counter((p.parent, name) for p, name in names.items()).items() if times > 1}:
+        names |= {path: path.name for path, name in names.items() if (path.parent, name) in alike}
     distinct, above = dict(names), 0
     while repeated := {name for name, times in Counter(distinct.values()).items() if times > 1}:
         above += 1
@@ -322,3 +351,16 @@ def distinct_names(names: Mapping[Path, str]) -> dict[Path, str]:
 def log_name(path: Path) -> str:
     """Return the file name of a log, without the suffix of a text file; ``sigma_0.50`` stays whole."""
     return path.stem if path.suffix in _LOG_SUFFIXES else path.name
+
+
+def scale_heading(name: str) -> str:
+    """Return the heading of the scale of a noise in tables; empty for an unknown noise."""
+    return NOISES[name].symbol or fields(NOISES[name])[0].name if name in NOISES else ""
+
+
+def _scale(noise: NoiseSettings) -> float | None:
+    """Return the first setting of a noise, which is its scale."""
+    if noise.name is None or noise.name not in NOISES:
+        return None
+    value = getattr(noise, fields(NOISES[noise.name])[0].name, None)
+    return value if isinstance(value, (int, float)) else None

@@ -23,11 +23,13 @@ from typing import Any
 import pyarrow as pa
 from filelock import FileLock, Timeout
 
-from smoothcert.files import TEMPORARIES, temporary_beside
+from smoothcert.files import TEMPORARIES, temporary_next_to
 from smoothcert.store import pending, run_json
+from smoothcert.store.metrics import Measured
+from smoothcert.store.outcomes import METADATA_COLUMNS, Outcomes
 from smoothcert.store.parts import parts_of, read_part, write_part
 from smoothcert.store.pending import PendingFile, read_pending
-from smoothcert.store.rows import SCHEMA, Row, check_rows
+from smoothcert.store.rows import ANSWERS, SCHEMA, Row, check_rows
 from smoothcert.types import RunError, StrPath
 
 ROWS_PER_PART = 1000
@@ -35,15 +37,20 @@ _LOCK = ".lock"
 
 
 @dataclass(frozen=True)
-class Run:
-    """A run folder and the content of its ``run.json``."""
+class Run(Measured):
+    """A run folder and the content of its ``run.json``.
+
+    Rows are read from the folder each time, because another process may still write to it. ``len(run)`` is their
+    number.
+    """
 
     path: Path
     info: Mapping[str, Any]
 
     @property
     def name(self) -> str:
-        return self.path.resolve().name
+        """The name in tables and figures: that of the folder, unless an imported log was given another."""
+        return self.settings.name or self.path.resolve().name
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -66,6 +73,22 @@ class Run:
         """The number of values of an input; None for runs of earlier versions, which did not store it."""
         found = {each["dimension"] for each in self.sessions if type(each.get("dimension")) is int}
         return found.pop() if len(found) == 1 and min(found) > 0 else None
+
+    def __len__(self) -> int:
+        return len(self.table(["index"]))
+
+    def __bool__(self) -> bool:
+        return True  # also a run without rows is a run
+
+    @property
+    def outcomes(self) -> Outcomes:
+        table = self.table([*ANSWERS, "norm", "alpha", *METADATA_COLUMNS])
+        if len(table) == 0:
+            raise RunError(f"{self.path} holds no rows yet.")
+        return Outcomes.from_table(self.name, table)
+
+    def _all_rows(self) -> pa.Table:
+        return self.table()
 
     def table(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Read the rows, ordered by input index; only those of the columns that exist, or all."""
@@ -291,7 +314,7 @@ def write_run(
     refuse_existing(folder)
     place = folder.resolve()
     owner = run_json.config_digest(config) if config["kind"] == "certification" else None
-    temporary = temporary_beside(place)
+    temporary = temporary_next_to(place)
     try:
         with _writing(folder):
             temporary.mkdir(parents=True)

@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from smoothcert.classifiers.identity import code_origins
 from smoothcert.files import parse_json, replacing
 from smoothcert.noise import Noise, noise_from_config
 from smoothcert.store import pending
 from smoothcert.store.parts import part_config, parts_of
 from smoothcert.store.pending import read_pending
-from smoothcert.types import RunError, wrong_path
+from smoothcert.types import RunError, UsageError, wrong_path
 
 NAME = "run.json"
 FORMAT = 1
@@ -82,11 +83,20 @@ class InputSettings(_Settings):
     stop: Position | None = None
     shard: Annotated[list[Count], Field(min_length=2, max_length=2)] | None = None
 
+    @field_validator("every", "start")
+    @classmethod
+    def _is_number(cls, value: int | None) -> int | None:
+        """Refuse null; a field that is missing is not validated."""
+        if value is None:
+            raise ValueError("Input should be a number")
+        return value
+
 
 class RunSettings(_Settings):
     """The configuration of a run; imported logs and earlier versions lack some fields."""
 
     kind: str  # "certification", "votes", or "imported" and the kind of a log
+    name: Annotated[str, Field(min_length=1, max_length=1000)] | None = None  # that the import of a log was given
     procedure: ProcedureSettings = ProcedureSettings()
     noise: NoiseSettings | None = None  # with experts, that of the selector
     experts: list[dict[str, Any]] | None = None  # of a router
@@ -97,6 +107,7 @@ class RunSettings(_Settings):
     num_classes: Count | None = None  # of a router, the number of experts
     data: DataSettings | None = None
     inputs: InputSettings = InputSettings()
+    plugins: dict[str, str] = {}  # the origin of each part that a plug-in defines
 
     @property
     def certified(self) -> bool:
@@ -122,7 +133,16 @@ class RunSettings(_Settings):
         """Build the noise, or that of an expert's configuration."""
         if config is None and self.noise is not None:
             config = self.noise.as_dict()
-        return None if config is None else noise_from_config(config)
+        if config is None:
+            return None
+        noise = noise_from_config(config)
+        for part, here in code_origins(noise).items():
+            if self.plugins.get(part, here) != here:
+                raise UsageError(
+                    f"the {part} of the run is that of {self.plugins[part]}, but the one here is that of {here}; use "
+                    "the same plug-in."
+                )
+        return noise
 
 
 def parse_settings(config: Mapping[str, Any], folder: Path) -> RunSettings:

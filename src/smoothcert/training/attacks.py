@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from smoothcert.classifiers.modes import evaluating
+from smoothcert.sampling.soft import mean_log_softmax, run
 
 Objective = Callable[[Tensor], Tensor]
 """Maps a batch of inputs to the loss of each, which an attack maximises."""
@@ -40,16 +41,6 @@ def smoothed_nll(model: Callable[[Tensor], Tensor], noise: Tensor, y: Tensor) ->
         return F.nll_loss(mean_log_softmax(run(model, x + noise)), y, reduction="none")
 
     return objective
-
-
-def run(model: Callable[[Tensor], Tensor], copies: Tensor) -> Tensor:
-    """Return logits of shape (copies, batch, classes) of inputs of shape (copies, batch, …), in one forward pass."""
-    return model(copies.flatten(0, 1)).reshape(*copies.shape[:2], -1)
-
-
-def mean_log_softmax(logits: Tensor) -> Tensor:
-    """Return the logarithm of the mean softmax over the first dimension."""
-    return torch.logsumexp(F.log_softmax(logits, dim=-1), dim=0) - math.log(len(logits))
 
 
 def ascend(

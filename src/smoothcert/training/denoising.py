@@ -1,4 +1,4 @@
-"""Train a denoiser for a fixed classifier (Salman, Sun, Yang, Kapoor and Kolter, 2020)."""
+"""Train a denoiser for a fixed classifier (Salman et al., 2020), or a classifier for a fixed denoiser."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from smoothcert.classifiers.denoised import denoise
+from smoothcert.classifiers.denoised import Denoised, denoise
+from smoothcert.classifiers.identity import identity_digest, model_identity
 from smoothcert.data import ArrayDataset, Dataset
 from smoothcert.evaluate import clean_decisions
 from smoothcert.models import DENOISERS, CheckpointInfo
 from smoothcert.noise import Noise
 from smoothcert.training.attacks import frozen
-from smoothcert.training.loop import make_fabric, train
+from smoothcert.training.loop import make_fabric, run_training, train
 from smoothcert.training.methods.base import Method, State, require
 from smoothcert.training.settings import TrainingSettings
 from smoothcert.training.sources import Source
@@ -102,7 +103,9 @@ def train_denoiser(
         for module in [*teachers, classifier]:
             if isinstance(module, nn.Module):
                 stack.enter_context(frozen(fabric.to_device(module)))
-        classes, shape = _checked(denoiser, teachers, source, dataset, evaluated=settings.holdout > 0)
+        classes, shape = _checked(
+            denoiser, teachers, source, dataset, evaluated=settings.holdout > 0, gradients=first < settings.epochs
+        )
         decisions = None
         if surrogates and first < settings.epochs and fabric.is_global_zero:
             assert classifier is not None
@@ -110,10 +113,10 @@ def train_denoiser(
         decisions = fabric.broadcast(decisions)
         if info is not None:
             extra = {**info.extra, "kind": "denoiser", "objective": objective}
-            info = replace(info, input_shape=shape, num_classes=classes, extra=extra)  # type: ignore[arg-type]
-        return train(
+            info = replace(info, input_shape=shape, num_classes=classes, extra=extra)
+        return run_training(
             Pupil(denoiser, teachers),
-            dataset,
+            source,
             noise,
             Denoising(mse_epochs=first, asked=decisions is not None, taught_by=_digest(teachers, decisions)),
             settings,
@@ -124,6 +127,68 @@ def train_denoiser(
             progress=progress,
             tensorboard=tensorboard,
         )
+
+
+def finetune(
+    classifier: nn.Module,
+    denoiser: nn.Module,
+    dataset: Dataset | tuple[Tensor, Tensor],
+    noise: Noise,
+    *,
+    method: Method | str = "gaussian",
+    settings: TrainingSettings | None = None,
+    folder: StrPath | None = None,
+    info: CheckpointInfo | None = None,
+    fabric: Fabric | None = None,
+    progress: bool = True,
+    tensorboard: bool = False,
+) -> list[dict[str, float]]:
+    """Train a classifier in place on denoised noisy copies; continue the training in the folder if there is one.
+
+    The loss is that of the method for ``Denoised(classifier, denoiser)``, and held-out inputs are evaluated through it.
+    The denoiser stays in evaluation mode and does not change. Checkpoints hold the classifier alone.
+
+    Returns, raises and the other arguments are those of :func:`smoothcert.training.train`.
+
+    Example:
+        >>> from smoothcert import Gaussian, data, models
+        >>> digits, model, blur = data.load("digits", split="train"), models.build("digits-cnn"), nn.AvgPool2d(3, 1, 1)
+        >>> settings = TrainingSettings(epochs=1, holdout=0)
+        >>> history = finetune(model, blur, digits, Gaussian(0.25), settings=settings, progress=False)
+        >>> len(history)
+        1
+    """
+    settings = settings or TrainingSettings()
+    fabric = fabric or make_fabric(settings.precision)
+    # A folder continues only a training with the same initial weights and the same denoiser.
+    start = identity_digest(model_identity(Denoised(classifier, denoiser, frozen=False)))
+    with frozen(fabric.to_device(denoiser)):
+        hook = classifier.register_forward_pre_hook(_DenoiseFirst(denoiser))
+        try:
+            return train(
+                classifier,
+                dataset,
+                noise=noise,
+                method=method,
+                settings=settings.model_copy(update={"start": start}),
+                folder=folder,
+                info=info,
+                fabric=fabric,
+                progress=progress,
+                tensorboard=tensorboard,
+            )
+        finally:
+            hook.remove()
+
+
+@dataclass
+class _DenoiseFirst:
+    """A hook that denoises the inputs of a classifier; the denoiser is not a part of the classifier."""
+
+    denoiser: nn.Module
+
+    def __call__(self, classifier: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (denoise(self.denoiser, inputs[0]),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,6 +295,7 @@ def _checked(
     dataset: Dataset | tuple[Tensor, Tensor],
     *,
     evaluated: bool,
+    gradients: bool,
 ) -> tuple[int, tuple[int, ...]]:
     """Run two inputs, and return the number of classes of the teachers (or of the data) and the shape of an input."""
     require(len(source) > 0, "there are no inputs to train on.")
@@ -242,6 +308,11 @@ def _checked(
         require(
             len(shape) == 2 and shape[0] == len(x),
             f"a classifier must return a row of logits for each of {len(x)} inputs, but returned shape {shape}.",
+        )
+    for teacher in teachers if gradients else ():
+        require(
+            teacher(denoised.clone().requires_grad_()).requires_grad,
+            f"{type(teacher).__name__} returns logits without gradients; pass surrogates that have them.",
         )
     classes, *others = dict.fromkeys(shape[1] for shape in shapes) or [max(needed, 2)]
     listed = " and ".join(map(str, [classes, *others]))

@@ -88,12 +88,13 @@ def fit_ensemble(
     *,
     copies: int = BLOCK,
     seed: int = 0,
+    weighted: bool = False,
     progress: bool = False,
 ) -> Fitted:
     """Find the order of members on one device, their weights, and the margin of a consensus of two.
 
-    ``inputs`` are pairs of input and label. The margin uses ten times as many copies. The other arguments are those of
-    :func:`rank_members`.
+    ``inputs`` are pairs of input and label. The margin uses ten times as many copies, and is that of soft voting with
+    the weights if ``weighted``. The other arguments are those of :func:`rank_members`.
     """
     if len(members) < 2:
         raise UsageError("an ensemble has several members; name at least two models or two denoisers.")
@@ -103,7 +104,8 @@ def fit_ensemble(
     ranked = rank_members(members, x, y, noise, copies=copies, seed=seed, progress=progress)
     ordered = [members[member.position] for member in ranked]
     weights = fit_weights(ordered, x, y, noise, copies=copies, seed=seed, progress=progress)
-    margin = fit_margin(ordered, 2, x, noise, copies=10 * copies, seed=seed, progress=progress)
+    used = weights if weighted else None
+    margin = fit_margin(ordered, 2, x, noise, weights=used, copies=10 * copies, seed=seed, progress=progress)
     return Fitted(ranked, weights, margin)
 
 

@@ -8,19 +8,22 @@ import hashlib
 import math
 import struct
 import time
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from smoothcert.certify import Smoothed
-from smoothcert.data import Dataset
+from smoothcert.classifiers.identity import code_origins
 from smoothcert.evaluate import count_votes
 from smoothcert.files import replacing
 from smoothcert.models import CheckpointInfo, save_checkpoint
@@ -28,11 +31,12 @@ from smoothcert.noise import Noise
 from smoothcert.progress import Bar
 from smoothcert.sampling.runtimes import unprepared
 from smoothcert.stats.binomial import lower_bound
+from smoothcert.training.attacks import frozen
 from smoothcert.training.methods import Method, State
-from smoothcert.training.resume import Progress, Trained, load_progress, save_progress
-from smoothcert.training.settings import TrainingSettings
+from smoothcert.training.resume import Progress, Trained, load_progress, packed, save_progress
+from smoothcert.training.settings import TrainingSettings, changed_settings, method_from_config
 from smoothcert.training.sigma import SIGMAS, InputSigmas, save_sigmas
-from smoothcert.training.sources import Batch, Source, flip_and_shift
+from smoothcert.training.sources import Batch, Source, TrainingData, flip_and_shift
 from smoothcert.types import SmoothcertError, StrPath, UsageError
 
 if TYPE_CHECKING:
@@ -41,21 +45,31 @@ if TYPE_CHECKING:
 BEST, LAST, HISTORY = "best.safetensors", "last.safetensors", "history.csv"
 _ALPHA = 0.001  # of the certified accuracy on held-out inputs
 _BATCH = {"cpu": 200, "cuda": 2000}
+_CHECKED = 10  # inputs that are checked before training
+
+OptimizerSpec: TypeAlias = str | Optimizer | Callable[[Iterable[nn.Parameter]], Optimizer]
+"""A name in the settings, an optimiser of the model's parameters, or a function that makes one of parameters."""
+
+SchedulerSpec: TypeAlias = LRScheduler | Callable[[Optimizer], LRScheduler]
+"""A scheduler of the optimiser, or a function that makes one of it; the loop steps it after each epoch."""
 
 
 def train(
     model: nn.Module,
-    dataset: Dataset | tuple[Tensor, Tensor],
-    noise: Noise,
-    method: Method,
-    settings: TrainingSettings | None = None,
+    dataset: TrainingData,
     *,
+    noise: Noise,
+    method: Method | str = "gaussian",
+    settings: TrainingSettings | None = None,
+    optimizer: OptimizerSpec | None = None,
+    scheduler: SchedulerSpec | None = None,
     folder: StrPath | None = None,
     info: CheckpointInfo | None = None,
     soft_labels: Tensor | None = None,
     fabric: Fabric | None = None,
     progress: bool = True,
     tensorboard: bool = False,
+    **changes: Any,
 ) -> list[dict[str, float]]:
     """Train a model in place, and return the measurements of each epoch; in a folder, continue its training.
 
@@ -63,15 +77,23 @@ def train(
     the number of processes.
 
     Args:
-        model: The classifier; in evaluation mode afterwards.
-        dataset: The training data, or a pair of all inputs and all labels.
+        model: The classifier, any module from a batch of inputs to logits; in evaluation mode afterwards.
+        dataset: The training data: a dataset with a length and (input, label) pairs by index, where inputs are tensors
+            or arrays of floats, or PIL images; or a pair of all inputs and all labels.
         noise: The noise of the later certification.
+        method: The training method, or its name in ``METHODS`` for its default settings.
+        settings: The settings of the loop; all of them can be passed as keywords, as ``epochs=5``.
+        optimizer: A name in the settings, an optimiser of the model's parameters, or a function that makes one of
+            parameters. The schedule multiplies its learning rates.
+        scheduler: A scheduler of PyTorch for the optimiser, or a function that makes one of it, in place of the
+            schedule. It is stepped after each epoch, ``ReduceLROnPlateau`` with the mean loss.
         folder: The folder of checkpoints and logs; by default nothing is written.
-        info: The metadata of the checkpoints; needed with a folder.
+        info: The metadata of the checkpoints; by default they record the model's class.
         soft_labels: A distribution over classes for each training input, for a method that needs it.
         fabric: Devices and processes, launched; one device by default.
         progress: Whether to show a progress bar on stderr.
         tensorboard: Whether to write TensorBoard logs as well.
+        **changes: Settings by name, as in :class:`TrainingSettings`.
 
     Raises:
         UsageError: If there are no inputs to train on, an argument is invalid, or the folder holds another training.
@@ -79,26 +101,155 @@ def train(
 
     Example:
         >>> from smoothcert import Gaussian, data, models
-        >>> from smoothcert.training import METHODS, TrainingSettings, train
         >>> digits, model = data.load("digits", split="train"), models.build("digits-cnn")
-        >>> settings = TrainingSettings(epochs=1, holdout=0)
-        >>> history = train(model, digits, Gaussian(0.25), METHODS["gaussian"](), settings, progress=False)
+        >>> history = train(model, digits, noise=Gaussian(0.25), epochs=1, holdout=0, progress=False)
         >>> history[0]["loss"] < 2.4
         True
     """
-    method.check(noise)
-    settings = settings or TrainingSettings()
+    dtype = _check_arguments(model, noise, method)
+    if isinstance(method, str):
+        method = method_from_config({"name": method})
+    if isinstance(optimizer, str):
+        changes["optimizer"], optimizer = optimizer, None
+    _check_unused(changes, optimizer, scheduler)
+    settings = changed_settings(settings or TrainingSettings(), changes)
     fabric = fabric or make_fabric(settings.precision)
+    source = Source(dataset, fabric.device, crop=settings.augment == "imagenet", dtype=dtype)
+    classes, shape = _checked(model, source, noise, settings, getattr(dataset, "num_classes", None), fabric)
+    if folder is not None and info is None:
+        training = {
+            "method": {"name": method.name, **asdict(method)},
+            "settings": settings.model_dump(mode="json", include=set(TrainingSettings.model_fields)),
+        }
+        info = CheckpointInfo.of_module(
+            model, num_classes=classes, input_shape=shape, noise=noise.config(), extra={"training": training}
+        )
+    return run_training(
+        model,
+        source,
+        noise,
+        method,
+        settings,
+        optimizer=optimizer,
+        scheduler=scheduler,
+        folder=folder,
+        info=info,
+        soft_labels=soft_labels,
+        fabric=fabric,
+        progress=progress,
+        tensorboard=tensorboard,
+    )
+
+
+def run_training(
+    model: nn.Module,
+    source: Source,
+    noise: Noise,
+    method: Method,
+    settings: TrainingSettings,
+    *,
+    fabric: Fabric,
+    optimizer: Optimizer | Callable[[Iterable[nn.Parameter]], Optimizer] | None = None,
+    scheduler: SchedulerSpec | None = None,
+    folder: StrPath | None = None,
+    info: CheckpointInfo | None = None,
+    soft_labels: Tensor | None = None,
+    progress: bool = True,
+    tensorboard: bool = False,
+) -> list[dict[str, float]]:
+    """Run the loop for any module that the method can train; arguments and errors are those of :func:`train`."""
+    method.check(noise)
     if folder is not None and info is None:
         raise UsageError("training in a folder needs info=CheckpointInfo.of(…), the metadata of the checkpoints.")
-    source = Source(dataset, fabric.device, crop=settings.augment == "imagenet")
     if len(source) <= settings.holdout:
-        raise UsageError(f"there are {len(source)} training inputs and holdout={settings.holdout}: none is left.")
+        raise UsageError(
+            f"there are {len(source)} training inputs, and holdout={settings.holdout} leaves none; set holdout to a "
+            "smaller number, or 0."
+        )
     if method.needs_soft_labels and (soft_labels is None or len(soft_labels) != len(source)):
         raise UsageError(f"{method.name} needs a soft label for each of the {len(source)} training inputs.")
-    training = _Training(model, source, noise, method, settings, fabric, soft_labels)
+    training = _Training(model, source, noise, method, settings, fabric, soft_labels, optimizer, scheduler)
     keeper = None if folder is None or info is None else _Keeper(training, Path(folder), info)
     return training.run(keeper, _Display(settings.epochs, shown=progress and fabric.is_global_zero), tensorboard)
+
+
+def _check_arguments(model: Any, noise: Any, method: Any) -> torch.dtype:
+    """Refuse what cannot be trained, and return the type of the weights."""
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"only a torch.nn.Module can be trained, not a {type(model).__name__}.")
+    weights = list(model.parameters())
+    if not any(weight.requires_grad for weight in weights):
+        raise UsageError("no weight of the model can be trained; call model.requires_grad_(True) first.")
+    kinds = {weight.dtype for weight in weights if weight.is_floating_point()}
+    if kinds not in ({torch.float32}, {torch.float64}):
+        listed = ", ".join(sorted(map(str, kinds)))
+        raise UsageError(
+            f"the weights of the model have the type {listed or 'unknown'}; convert it by model.float(), and set "
+            "precision=bf16-mixed for faster training."
+        )
+    if not isinstance(noise, Noise):
+        raise UsageError(f"noise must be a noise such as Gaussian(0.25), got {noise!r:.60}.")
+    if isinstance(method, type) and issubclass(method, Method):
+        raise UsageError(f"method is the class {method.__name__}; make a method of it, as {method.__name__}().")
+    if not isinstance(method, Method | str):
+        raise UsageError(f"method must be a training method or its name, such as 'consistency', got {method!r:.60}.")
+    return next(iter(kinds))
+
+
+def _check_unused(changes: Mapping[str, Any], optimizer: object, scheduler: object) -> None:
+    """Refuse settings that an optimiser or a scheduler replaces."""
+    given = {
+        "optimizer": (optimizer, ("rate", "momentum", "nesterov", "weight_decay")),
+        "scheduler": (scheduler, ("schedule", "milestones", "rise")),
+    }
+    for what, (found, replaced) in given.items():
+        unused = [name for name in replaced if name in changes]
+        if found is not None and unused:
+            raise UsageError(f"{', '.join(unused)} is not used with your own {what}; set it there, or leave it out.")
+
+
+def _checked(
+    model: nn.Module,
+    source: Source,
+    noise: Noise,
+    settings: TrainingSettings,
+    num_classes: int | None,
+    fabric: Fabric,
+) -> tuple[int, tuple[int, ...]]:
+    """Run some inputs, and return the number of classes and the shape of an input."""
+    if len(source) == 0:
+        raise UsageError("there are no inputs to train on.")
+    x, _ = next(iter(source.batches([torch.arange(min(_CHECKED, len(source)))], seed=0)))
+    for one in x:
+        noise.check(one)
+    shape = tuple(x.shape[1:])
+    if settings.augment != "none" and len(shape) != 3:
+        raise UsageError(
+            f"augment={settings.augment} is for images (channels, height, width), but inputs have the shape {shape}; "
+            "set augment=none."
+        )
+    if settings.augment == "imagenet" and not source.is_folder:
+        raise UsageError("augment=imagenet is for image folders; use cifar or none, or transform the inputs yourself.")
+    fabric.to_device(model)
+    try:
+        with frozen(model), torch.no_grad(), torch.random.fork_rng(devices=[]):
+            logits: Any = model(x.clone())
+    except Exception as error:  # the user's code may raise anything
+        raise UsageError(
+            f"the model cannot classify inputs of shape {shape}: {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(x) or logits.shape[1] < 2:
+        found = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
+        raise UsageError(f"the model must return logits of shape ({len(x)}, classes) for {len(x)} inputs, not {found}.")
+    classes = logits.shape[1]
+    if num_classes is not None and num_classes != classes:
+        raise UsageError(
+            f"the model has {classes} classes and the dataset {num_classes}; change the number of outputs of the model."
+        )
+    source.check_labels(classes)
+    if bool((logits >= 0).all()) and bool(((logits.sum(dim=1) - 1).abs() < 1e-4).all()):
+        warnings.warn("the model returns probabilities, but training needs logits; remove its softmax.", stacklevel=3)
+    return classes, shape
 
 
 def make_fabric(precision: str = "32-true", device: str = "auto", processes: int = 1, nodes: int = 1) -> Fabric:
@@ -137,6 +288,8 @@ class _Training:
     settings: TrainingSettings
     fabric: Fabric
     soft_labels: Tensor | None
+    given_optimizer: Optimizer | Callable[[Iterable[nn.Parameter]], Optimizer] | None = None
+    given_scheduler: SchedulerSpec | None = None
 
     def __post_init__(self) -> None:
         settings = self.settings
@@ -145,13 +298,9 @@ class _Training:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if self.soft_labels is not None:
             self.soft_labels = self.soft_labels.to(self.fabric.device)
-        self.bare_optimizer = torch.optim.SGD(
-            self.model.parameters(),
-            lr=settings.rate,
-            momentum=settings.momentum,
-            nesterov=settings.nesterov,
-            weight_decay=settings.weight_decay,
-        )
+        self.bare_optimizer = self._optimizer()
+        self.scheduler = self._scheduler()
+        self._rates = [group["lr"] for group in self.bare_optimizer.param_groups]
         self.optimizer: Any = self.fabric.setup_optimizers(self.bare_optimizer)
         self.ema = copy.deepcopy(self.model).requires_grad_(False) if settings.ema is not None else None
         kept_out = torch.arange(settings.holdout) * len(self.source) // max(settings.holdout, 1)
@@ -164,6 +313,30 @@ class _Training:
             place = (len(self.source), settings.seed, self.fabric.device)
             self.sigmas = InputSigmas(settings.data_dependent_sigma, self.noise, *place)
 
+    def _optimizer(self) -> Optimizer:
+        given = self.given_optimizer
+        if given is None:
+            return self.settings.build_optimizer(self.model.parameters())
+        made = given if isinstance(given, Optimizer) else given(self.model.parameters())
+        if not isinstance(made, Optimizer):
+            raise UsageError(f"optimizer must be or make a torch.optim.Optimizer, got a {type(made).__name__}.")
+        own = {id(weight) for weight in self.model.parameters()}
+        if any(id(weight) not in own for group in made.param_groups for weight in group["params"]):
+            raise UsageError("the optimizer has parameters of another model; make it of model.parameters().")
+        return made
+
+    def _scheduler(self) -> LRScheduler | None:
+        given = self.given_scheduler
+        if given is None:
+            return None
+        made = given if isinstance(given, LRScheduler) else given(self.bare_optimizer)
+        if not isinstance(made, LRScheduler) or getattr(made, "optimizer", None) is not self.bare_optimizer:
+            raise UsageError(
+                "scheduler must be a scheduler of torch.optim of the optimizer that is passed too, or a function that "
+                "makes one of an optimizer."
+            )
+        return made
+
     def run(self, keeper: _Keeper | None, shown: _Display, tensorboard: bool) -> list[dict[str, float]]:
         progress = keeper.resume(tensorboard) if keeper else Progress()
         for row in progress.history[-1:]:
@@ -171,8 +344,15 @@ class _Training:
         with shown, _no_denormals():
             for epoch in range(progress.epoch, self.settings.epochs):
                 begin = time.perf_counter()
+                rate = self._set_rates(epoch)
+                rates = [row["rate"] for row in progress.history]
+                self._dropped = self.scheduler is not None and bool(rates) and rate <= 0.1 * max(rates)
                 loss = self._epoch(epoch, shown, keeper)
-                row = {"epoch": epoch + 1, "loss": loss, "rate": self.settings.rate_at(epoch), **self._judge(epoch)}
+                if isinstance(self.scheduler, ReduceLROnPlateau):
+                    self.scheduler.step(loss)
+                elif self.scheduler is not None:
+                    self.scheduler.step()
+                row = {"epoch": epoch + 1, "loss": loss, "rate": rate, **self._judge(epoch)}
                 if self.sigmas is not None:
                     row["sigma"] = float(self.sigmas.values[self.used].mean())
                 row["seconds"] = time.perf_counter() - begin
@@ -182,10 +362,21 @@ class _Training:
                     keeper.keep(progress)
                 self.fabric.barrier()
                 shown.show(epoch + 1, loss, row)
+        if self.scheduler is None:
+            for group, rate in zip(self.bare_optimizer.param_groups, self._rates, strict=True):
+                group["lr"] = rate  # an optimiser of the caller can train again
         if self.ema is not None:
             self.model.load_state_dict(self.ema.state_dict())
         self.model.eval()
         return progress.history
+
+    def _set_rates(self, epoch: float) -> float:
+        """Apply the schedule, if there is no scheduler, and return the first learning rate."""
+        groups = self.bare_optimizer.param_groups
+        if self.scheduler is None:
+            for group, rate in zip(groups, self._rates, strict=True):
+                group["lr"] = rate * self.settings.share_at(epoch)
+        return float(groups[0]["lr"])
 
     def _epoch(self, epoch: int, shown: _Display, keeper: _Keeper | None) -> float:
         """Make one pass over the data and return the mean loss."""
@@ -196,6 +387,8 @@ class _Training:
             for batch in torch.split(order, self.settings.batch_size)
             for chunk in torch.chunk(batch, min(self.method.copies, len(batch)))
         ]
+        if len(chunks) > 1 and len(chunks[-1]) == self.method.copies == 1:  # batch normalisation needs two
+            chunks[-2:] = [torch.cat(chunks[-2:])]
         shares = [self._share(chunk) for chunk in chunks]
         parts = [part for part, _, _ in shares]
         generator = torch.Generator(device=self.fabric.device).manual_seed(seed)
@@ -210,7 +403,7 @@ class _Training:
                 state = State(
                     generator=generator,
                     epoch=at,
-                    rate_dropped=self.settings.rate_dropped(at),
+                    rate_dropped=self._dropped if self.scheduler is not None else self.settings.rate_dropped(at),
                     soft_labels=None if self.soft_labels is None else self.soft_labels[part.to(self.fabric.device)],
                     place=(first, len(chunk)),
                 )
@@ -219,7 +412,7 @@ class _Training:
                     kept = f"the checkpoint of epoch {epoch} is kept in '{keeper.folder}'" if keeper and epoch else None
                     raise SmoothcertError(
                         f"the loss became {loss} in epoch {epoch + 1}, step {step + 1} of {len(chunks)}, at rate "
-                        f"{self.settings.rate_at(at):.3g}; {kept or 'nothing is kept'}. Lower the rate or set clip."
+                        f"{self._set_rates(at):.3g}; {kept or 'nothing is kept'}. Lower the rate or set clip."
                     )
                 total += loss * len(chunk)
                 shown.show(epoch + (step + 1) / len(chunks), loss)
@@ -237,15 +430,19 @@ class _Training:
 
     def _step(self, batch: Batch, state: State, weight: float, rows: Tensor) -> float:
         x, y = batch
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.settings.rate_at(state.epoch)
+        self._set_rates(state.epoch)
         if self.settings.augment == "cifar":
             x = flip_and_shift(x, state.uniform(x, 3))
         self.optimizer.zero_grad(set_to_none=True)
         with self.fabric.autocast():
             if self.sigmas is not None:
                 state = replace(state, sigma=self.sigmas.update(self.model, x, rows, int(state.epoch)))
-            loss = weight * self.method(self.model, x, y, self.noise, state)
+            try:
+                loss = weight * self.method(self.model, x, y, self.noise, state)
+            except ValueError as error:
+                if "more than 1 value per channel" in str(error):
+                    raise UsageError("batch normalisation needs several inputs; set a larger batch_size.") from error
+                raise
         self.fabric.backward(loss)
         value = self._average(loss.detach())
         if (clip := self.settings.clip) is not None:
@@ -311,12 +508,24 @@ class _Training:
             del settings["data_dependent_sigma"]
         if start := getattr(self.settings, "start", None):
             settings["start"] = start
+        groups = [
+            {name: value for name, value in group.items() if name != "params"}
+            for group in self.bare_optimizer.param_groups
+        ]
+        if self.given_optimizer is not None:
+            settings["optimizer"] = [type(self.bare_optimizer).__name__, packed(groups, "optimizer", {})]
+        if self.scheduler is not None:
+            state = packed(self.scheduler.state_dict(), "scheduler", {})
+            settings["schedule"] = [type(self.scheduler).__name__, state]
+        plugins = code_origins(self.method, self.noise)
         return {
             **settings,
             "method": {"name": self.method.name, **asdict(self.method)},
             "noise": self.noise.config(),
             "architecture": info.architecture,
             "inputs": len(self.source),
+            "dataset": self.source.name,
+            **({"plugins": plugins} if plugins else {}),
         }
 
 
@@ -351,7 +560,7 @@ class _Keeper:
         self.folder, self._training, self._info = folder, training, info
         self._identity = training.identity(info)
         self._sigmas = None if training.sigmas is None else training.sigmas.values
-        self._trained = Trained(training.model, training.bare_optimizer, training.ema, self._sigmas)
+        self._trained = Trained(training.model, training.bare_optimizer, training.ema, self._sigmas, training.scheduler)
         self._writer: Any = None
 
     def resume(self, tensorboard: bool) -> Progress:

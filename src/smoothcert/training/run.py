@@ -15,6 +15,7 @@ from smoothcert import data, models
 from smoothcert.certify import Smoothed
 from smoothcert.evaluate import Cluster, count_votes
 from smoothcert.noise import Gaussian, Noise
+from smoothcert.specifiers import Specifier, is_factory
 from smoothcert.training.loop import BEST, HISTORY, LAST, make_fabric, train
 from smoothcert.training.recipes import load_recipe
 from smoothcert.training.resume import FILE
@@ -68,7 +69,7 @@ def train_recipe(
             train_recipe(other, folder.parent / other.name, find=find, root=root, fabric=fabric, progress=progress)
         except UsageError as error:
             raise UsageError(f"{use} of {recipe.name} need the model of {other.name}, but {error}") from error
-        return models.load_model(folder.parent / other.name / LAST)
+        return models.load_model(folder.parent / other.name / LAST, architecture=other.model)
 
     labels = None
     if method.needs_soft_labels:
@@ -91,7 +92,7 @@ def train_recipe(
             count(progress=progress)
         fabric.barrier()
         labels = count(progress=False)
-    model, info = _model(recipe, dataset)
+    model, info = _model(recipe, dataset, noise)
     if recipe.start is not None:
         other = find(recipe.start)
         same = ("dataset", "model", "normalize")
@@ -104,9 +105,9 @@ def train_recipe(
     return train(
         model,
         dataset,
-        noise,
-        method,
-        recipe,
+        noise=noise,
+        method=method,
+        settings=recipe,
         folder=folder,
         info=info,
         soft_labels=labels,
@@ -123,20 +124,41 @@ def clear(folder: Path) -> None:
     shutil.rmtree(folder / "tensorboard", ignore_errors=True)
 
 
-def _model(recipe: Recipe, dataset: data.Dataset) -> tuple[nn.Module, models.CheckpointInfo]:
-    expected = models.find_model(recipe.model).input_shape
-    if dataset.shape[1:] != expected[1:]:
-        raise UsageError(
-            f"{recipe.model} accepts images of {expected[1]}×{expected[2]}, but {recipe.dataset} has "
-            f"{dataset.shape[1]}×{dataset.shape[2]}; set another model."
-        )
+def _model(recipe: Recipe, dataset: data.Dataset, noise: Noise) -> tuple[nn.Module, models.CheckpointInfo]:
+    """Build the model of a recipe; one that names a factory imports its code."""
     options: dict[str, Any] = {"num_classes": dataset.num_classes, "in_channels": dataset.shape[0]}
-    options["normalize"] = recipe.normalize
+    extra = {"recipe": recipe.model_dump(mode="json")}
+    given = Specifier.parse(recipe.model)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
+        if is_factory(given.text):
+            model = models.build_own(given, normalize=recipe.normalize, **options)
+            info = models.CheckpointInfo.of_module(
+                model,
+                num_classes=dataset.num_classes,
+                input_shape=dataset.shape,
+                noise=noise.config(),
+                architecture=own_model(recipe),
+                extra=extra,
+            )
+            return model, info
+        expected = models.find_model(recipe.model).input_shape
+        if dataset.shape[1:] != expected[1:]:
+            raise UsageError(
+                f"{recipe.model} accepts images of {expected[1]}×{expected[2]}, but {recipe.dataset} has "
+                f"{'×'.join(map(str, dataset.shape[1:])) or dataset.shape[0]}; set another model."
+            )
+        options["normalize"] = recipe.normalize
         model = models.build(recipe.model, **options)
-    extra = {"recipe": recipe.model_dump(mode="json")}
-    return model, models.CheckpointInfo.of(recipe.model, noise=recipe.build_noise().config(), extra=extra, **options)
+    return model, models.CheckpointInfo.of(recipe.model, noise=noise.config(), extra=extra, **options)
+
+
+def own_model(recipe: Recipe) -> str | None:
+    """Return the specifier of a recipe's own model without initial weights, or None for one of ours."""
+    given = Specifier.parse(recipe.model)
+    if not is_factory(given.text):
+        return None
+    return ",".join([given.text, *(f"{name}={value}" for name, value in given.options.items() if name != "weights")])
 
 
 def soft_labels(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from smoothcert.noise import Gaussian, Noise, noise_from_config
 from smoothcert.sampling.sigma import CLAMP, INTERVAL, OptimizeSigma
@@ -60,19 +61,20 @@ class DataDependentSigma(BaseModel):
 
 
 class TrainingSettings(BaseModel):
-    """The settings of the loop: SGD with momentum, its schedule and its evaluation.
+    """The settings of the loop: the optimiser, its schedule and the evaluation.
 
     Attributes:
         epochs: Passes over the data.
         batch_size: Noisy copies per step: a method with m copies of each input uses batch_size / m inputs.
-        rate: The learning rate: its first value under ``step``, its largest under ``one-cycle``.
-        schedule: ``step`` divides the rate by ten at each milestone; ``one-cycle`` raises it from a 25th of ``rate``
-            over the first ``rise`` of training, then lowers it to 0 along a cosine.
+        optimizer: ``sgd``, ``adam`` or ``adamw``.
+        rate: The largest learning rate; by default 0.05, and 0.001 for Adam and AdamW.
+        schedule: ``constant``; ``step`` divides the rate by ten at each milestone; ``cosine`` lowers it to 0 along a
+            cosine; ``one-cycle`` raises it from a 25th of ``rate`` over the first ``rise`` of training before.
         milestones: The epochs at which ``step`` lowers the rate.
         rise: The share of training in which ``one-cycle`` rises.
-        momentum: Momentum.
+        momentum: Momentum of SGD.
         nesterov: Whether it is Nesterov's.
-        weight_decay: ℓ2 penalty on the weights.
+        weight_decay: ℓ2 penalty on the weights; decoupled in AdamW.
         clip: The largest norm of a gradient, or None.
         ema: Decay of a running mean of the weights, which is then evaluated and saved, or None.
         augment: ``none``, ``cifar`` (flip, shift by up to 4 pixels) or ``imagenet`` (random resized crop, flip).
@@ -88,8 +90,9 @@ class TrainingSettings(BaseModel):
 
     epochs: int = Field(20, ge=1)
     batch_size: int = Field(256, ge=1)
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     rate: float = Field(0.05, gt=0)
-    schedule: Literal["step", "one-cycle"] = "one-cycle"
+    schedule: Literal["constant", "step", "cosine", "one-cycle"] = "one-cycle"
     milestones: tuple[int, ...] = ()
     rise: float = Field(0.3, ge=0, lt=1)
     momentum: float = Field(0.9, ge=0, lt=1)
@@ -106,27 +109,72 @@ class TrainingSettings(BaseModel):
     data_dependent_sigma: DataDependentSigma | None = None
 
     @model_validator(mode="after")
+    def _usual_rate(self) -> TrainingSettings:
+        if self.optimizer != "sgd" and "rate" not in self.model_fields_set:
+            object.__setattr__(self, "rate", 0.001)  # the fields are frozen
+        return self
+
+    @model_validator(mode="after")
     def _milestones_fit(self) -> TrainingSettings:
         if list(self.milestones) != sorted(set(self.milestones)) or any(m < 1 for m in self.milestones):
             raise ValueError(f"milestones must be epochs in increasing order, got {list(self.milestones)}")
-        if self.nesterov and self.momentum == 0:
+        if self.optimizer == "sgd" and self.nesterov and self.momentum == 0:
             raise ValueError("nesterov needs a momentum above 0")
         return self
 
+    def build_optimizer(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        """Return the optimiser of these parameters."""
+        common: dict[str, Any] = {"lr": self.rate, "weight_decay": self.weight_decay}
+        if self.optimizer == "sgd":
+            return torch.optim.SGD(parameters, momentum=self.momentum, nesterov=self.nesterov, **common)
+        kinds: dict[str, Callable[..., torch.optim.Optimizer]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+        return kinds[self.optimizer](parameters, **common)
+
     def rate_at(self, epoch: float) -> float:
         """Return the learning rate after this many epochs."""
+        return self.rate * self.share_at(epoch)
+
+    def share_at(self, epoch: float) -> float:
+        """Return the learning rate after this many epochs as a share of the largest."""
+        if self.schedule == "constant":
+            return 1.0
         if self.schedule == "step":
-            return self.rate * 0.1 ** sum(epoch >= milestone for milestone in self.milestones)
+            return float(0.1 ** sum(epoch >= milestone for milestone in self.milestones))
         at = epoch / self.epochs
-        if at < self.rise:
-            return self.rate * _between(1 / 25, 1.0, at / self.rise)
-        return self.rate * _between(1.0, 0.0, (at - self.rise) / (1 - self.rise))
+        if at < self._rise:
+            return _between(1 / 25, 1.0, at / self._rise)
+        return _between(1.0, 0.0, (at - self._rise) / (1 - self._rise))
 
     def rate_dropped(self, epoch: float) -> bool:
         """Whether the rate has been lowered: after the first milestone, or to a tenth on the way down."""
         if self.schedule == "step":
             return bool(self.milestones) and epoch >= self.milestones[0]
-        return epoch / self.epochs >= self.rise and self.rate_at(epoch) <= 0.1 * self.rate
+        return epoch / self.epochs >= self._rise and self.share_at(epoch) <= 0.1
+
+    @property
+    def _rise(self) -> float:
+        return self.rise if self.schedule == "one-cycle" else 0.0
+
+
+def changed_settings(settings: TrainingSettings, changes: Mapping[str, Any]) -> TrainingSettings:
+    """Return the settings with some changed.
+
+    Raises:
+        UsageError: A setting is unknown or invalid.
+    """
+    if not changes:
+        return settings
+    known = TrainingSettings.model_fields
+    for name in changes:
+        if name not in known:
+            raise unknown_name("setting", name, known)
+    before = {name: getattr(settings, name) for name in settings.model_fields_set}
+    try:
+        return type(settings)(**{**before, **changes})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UsageError(f"{where and where + ': '}{first['msg'].removeprefix('Value error, ')}.") from error
 
 
 def _between(first: float, last: float, share: float) -> float:
@@ -154,8 +202,9 @@ class Recipe(TrainingSettings):
 
     Attributes:
         source: The origin of the settings, such as a paper.
-        dataset: A name in ``smoothcert.data.DATASETS``, or a path.
-        model: A name in ``smoothcert.models.MODELS``.
+        dataset: A name in ``smoothcert.data.DATASETS``, a path, or another specifier of ``smoothcert.data.load``.
+        model: A name in ``smoothcert.models.MODELS``, or ``package.module:factory`` or ``file.py:factory`` with
+            arguments as ``,name=value``; such code is imported when the training starts.
         normalize: The name of a normalisation preset, or None.
         noise: The name of the noise and its settings.
         method: The name of the method and its settings.
@@ -176,7 +225,7 @@ class Recipe(TrainingSettings):
     @field_validator("method", "noise")
     @classmethod
     def _can_be_built(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        (_method if info.field_name == "method" else noise_from_config)(value)
+        (method_from_config if info.field_name == "method" else noise_from_config)(value)
         return value
 
     @model_validator(mode="after")
@@ -189,18 +238,19 @@ class Recipe(TrainingSettings):
 
     def build_method(self) -> Method:
         """Return the method."""
-        return _method(self.method)
+        return method_from_config(self.method)
 
     def build_noise(self) -> Noise:
         """Return the noise."""
         return noise_from_config(self.noise)
 
 
-def _method(config: Mapping[str, Any]) -> Method:
+def method_from_config(config: Mapping[str, Any]) -> Method:
+    """Return the method with this name and these settings."""
     values = dict(config)
     name = str(values.pop("name", ""))
     if name not in METHODS:
-        raise unknown_name("training method", name, METHODS)
+        raise METHODS.unknown(name)
     try:
         return METHODS[name](**values)
     except TypeError as error:

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+from smoothcert.specifiers import imported_files
 from smoothcert.types import SmoothcertError, UsageError
 
 LOCAL = "local"  # the address of a cluster that is started on this machine for one run and stopped after it
@@ -65,6 +66,8 @@ class Cluster:
             self._connect(ray)
         with suppress(AttributeError):  # Ray prints lost workers to stdout, where tables go; we warn instead
             ray._private.worker.print_to_stdstream = lambda *_, **__: None
+        for module in imported_files():  # workers may not have the file
+            ray.cloudpickle.register_pickle_by_value(module)
         try:
             yield ray
         finally:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import torch
 
 from smoothcert.evaluate.cluster.connection import TRIES, Cluster, worker_error
+from smoothcert.plugins import packages
 from smoothcert.types import SmoothcertError
 
 Item = tuple[int, Any]  # the index of an input, and the input or its answer
@@ -274,7 +275,7 @@ class Worker:
 
     def begin(self, like: Mapping[str, Any] | None, there: Mapping[str, str]) -> tuple[Mapping[str, Any], str]:
         """Prepare the work; return its settings, and the versions that differ from the driver's."""
-        other = {name: here for name, here in versions().items() if here != there[name]}
+        other = {name: here for name in there if (here := version(name)) != there[name]}
         mismatch = " and ".join(f"{name} {here}, not {there[name]}" for name, here in other.items())
         return ({} if mismatch else self._work.begin(like)), mismatch
 
@@ -308,4 +309,4 @@ class Worker:
 
 def versions() -> dict[str, str]:
     """Return the versions that must be the same on the driver and on all workers."""
-    return {name: version(name) for name in ("smoothcert", "torch", "numpy")}
+    return {name: version(name) for name in ("smoothcert", "torch", "numpy", *packages())}

@@ -2,58 +2,48 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import os
-import re
-import sys
-from collections.abc import Mapping
+import copy
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from torch import nn
 
-from smoothcert.models.checkpoints import fit, read_weights
+from smoothcert.models.checkpoints import find_checkpoint, fit, read_weights_and_info
 from smoothcert.models.loaded import LoadedModel
-from smoothcert.types import UsageError
-
-_NAMED = re.compile(r"(?:[A-Za-z_][\w.]*|.*\.py):[A-Za-z_][\w.]*")
-
-
-def is_factory(text: str) -> bool:
-    """Return whether a text names an object in a module or in a Python file."""
-    return _NAMED.fullmatch(text) is not None
+from smoothcert.models.normalize import Normalize, NormalizeSpec, normalization, without_normalization
+from smoothcert.specifiers import Specifier, accepted, call_object, load_object
+from smoothcert.types import CheckpointError, UsageError
 
 
-def load_object(text: str) -> Any:
-    """Import ``package.module:name`` or ``path/to/file.py:name``; the current folder is searched too.
+def build_own(given: Specifier, *, num_classes: int, in_channels: int, normalize: NormalizeSpec = None) -> nn.Module:
+    """Build a model to train by the user's own function or class, as ``build`` does for one of ours.
 
-    Raises:
-        UsageError: The module cannot be imported, or has no such name.
+    The numbers of classes and channels are passed only if it has parameters of these names.
     """
-    place, _, name = text.rpartition(":")
-    try:
-        module = _from_file(Path(place)) if place.endswith(".py") else _from_package(place)
-    except UsageError:
-        raise
-    except Exception as error:  # the user's code may raise anything when it is imported
-        raise UsageError(f"{place} cannot be imported: {type(error).__name__}: {error}.") from error
-    found: Any = module
-    for part in name.split("."):
-        if not hasattr(found, part):
-            public = ", ".join(each for each in vars(module) if not each.startswith("_")) or "nothing"
-            raise UsageError(f"{place} has no {name}; it has {public}.")
-        found = getattr(found, part)
-    return found
+    network = load_factory(
+        given.text, given.options, {"num_classes": num_classes, "in_channels": in_channels}
+    ).model.train()
+    values = normalization(normalize, in_channels)
+    return network if values is None else nn.Sequential(Normalize(*values), network)
 
 
-def load_factory(text: str, options: Mapping[str, Any]) -> LoadedModel:
-    """Build a model by the user's own function or class, or take a module that the user's code already holds.
+def load_factory(
+    factory: str | nn.Module | Callable[..., nn.Module],
+    options: Mapping[str, Any],
+    offered: Mapping[str, Any] | None = None,
+) -> LoadedModel:
+    """Build a model by the user's own function or class, or use a module that the user's code already has.
+
+    If the weights are a checkpoint of ours, its metadata is that of the model.
 
     Args:
-        text: ``package.module:factory`` or ``path/to/file.py:factory``.
-        options: ``weights``, a file whose state dict is loaded; all others are arguments of the factory.
+        factory: ``package.module:factory`` or ``path/to/file.py:factory``, or the object itself. A module of the caller
+            is copied.
+        options: ``weights``, a file whose state dict is loaded, with ``entry``, its number in a list of several; all
+            others are arguments of the factory.
+        offered: Arguments for a factory that has parameters of these names; by default the numbers of classes and
+            channels of the checkpoint.
 
     Raises:
         UsageError: The code cannot be imported or called, or returns no model.
@@ -61,55 +51,37 @@ def load_factory(text: str, options: Mapping[str, Any]) -> LoadedModel:
     """
     arguments = dict(options)
     weights = arguments.pop("weights", None)
-    made = load_object(text)
-    if isinstance(made, nn.Module):
-        if arguments:
-            raise UsageError(f"{text} is a model, not a function, so it takes no {', '.join(arguments)}.")
+    file = None if weights is None else find_checkpoint(weights)
+    entry = None if file is None else arguments.pop("entry", None)
+    tensors, info, sha256 = (None, None, None) if file is None else read_weights_and_info(file, entry)
+    if info is not None and not offered:
+        offered = {"num_classes": info.num_classes, "in_channels": info.input_shape[0]}
+    if isinstance(factory, str):
+        text, made = factory, load_object(factory)
+    elif not callable(factory):
+        raise UsageError(f"the architecture is a {type(factory).__name__}, not a name, a module or a function.")
     else:
-        made = _called(made, text, arguments)
-    source: dict[str, Any] = {"factory": text, "arguments": arguments}
-    if weights is not None:
-        tensors, sha256 = read_weights(Path(weights))
-        made.load_state_dict(fit(made, tensors, f"'{weights}' as {text}"))
-        source |= {"checkpoint": os.fspath(weights), "sha256": sha256}
-    return LoadedModel(
-        model=made.eval(), name=Path(weights).stem if weights else text.rpartition(":")[2], source=source
-    )
-
-
-def _called(factory: Any, text: str, arguments: Mapping[str, Any]) -> nn.Module:
-    if not callable(factory):
-        raise UsageError(f"{text} is a {type(factory).__name__}; name a function or class that returns a model.")
-    try:
-        inspect.signature(factory).bind(**arguments)
-    except TypeError as error:
-        raise UsageError(f"{text} cannot be called with these options: {error}.") from error
-    except ValueError:  # a built-in without a signature
-        pass
-    try:
-        made = factory(**arguments)
-    except Exception as error:  # the user's code may raise anything
-        raise UsageError(f"{text} raised {type(error).__name__}: {error}.") from error
+        kind = type(factory) if isinstance(factory, nn.Module) else factory
+        text = f"{kind.__module__}:{getattr(kind, '__qualname__', type(kind).__qualname__)}"
+        made = copy.deepcopy(factory) if isinstance(factory, nn.Module) else factory
     if not isinstance(made, nn.Module):
-        raise UsageError(f"{text} returned a {type(made).__name__}, not a torch.nn.Module; wrap it, see from_numpy.")
-    return made
-
-
-def _from_package(name: str) -> ModuleType:
-    here = os.getcwd()
-    if here not in sys.path:  # as `python -m` does
-        sys.path.insert(0, here)
-    return importlib.import_module(name)
-
-
-def _from_file(path: Path) -> ModuleType:
-    """Import a file as the module of its name, so that a model is the same wherever the file lies."""
-    if not path.is_file():
-        raise UsageError(f"{path} does not exist; give the path of a Python file, as in nets.py:factory.")
-    folder = str(path.resolve().parent)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    module = importlib.import_module(path.stem)
-    if Path(module.__file__ or "").resolve() != path.resolve():
-        raise UsageError(f"another module {path.stem} is loaded from {module.__file__}; rename {path.name}.")
-    return module
+        arguments = {**accepted(made, offered or {}), **arguments}
+        made = call_object(made, arguments, text)
+        if not isinstance(made, nn.Module):
+            raise UsageError(
+                f"{text} returned a {type(made).__name__}, not a torch.nn.Module; wrap it, see from_numpy."
+            )
+    elif arguments:
+        raise UsageError(f"{text} is a model, not a function, so it takes no {', '.join(arguments)}.")
+    source: dict[str, Any] = {"factory": text, "arguments": arguments}
+    known: dict[str, Any] = {}
+    if tensors is not None:
+        if info is not None:
+            made, normalize = without_normalization(made)
+            if normalize is not None and normalize != info.normalize:
+                raise CheckpointError(f"'{file}' was saved with the normalisation {info.normalize}, not {normalize}.")
+            known = LoadedModel.metadata(info)
+        made.load_state_dict(fit(made, tensors, f"'{weights}' as {text}"))
+        source |= {"checkpoint": str(file), "sha256": sha256} | ({} if entry is None else {"entry": entry})
+    name = Path(weights).stem if weights else text.rpartition(":")[2]
+    return LoadedModel(model=made.eval(), name=name, source=source, **known)

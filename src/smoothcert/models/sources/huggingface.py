@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from smoothcert.files import parse_json
 from smoothcert.models.loaded import LoadedModel
 from smoothcert.models.normalize import Normalization
 from smoothcert.types import CheckpointError, UsageError
+
+CONFIG, WEIGHTS, LIBRARY = "config.json", "model.safetensors", "smoothcert"
+"""The files of a folder that ``save_pretrained`` writes, and the library in the configuration of ours."""
 
 
 class LogitsOf(nn.Module):
@@ -30,8 +34,30 @@ class LogitsOf(nn.Module):
 
 
 def is_huggingface(path: Path) -> bool:
-    """Return whether a folder holds a model that ``save_pretrained`` wrote."""
-    return (path / "config.json").is_file() and any(path.glob("*.safetensors"))
+    """Return whether a folder holds a model that ``save_pretrained`` of another library wrote."""
+    return (path / CONFIG).is_file() and any(path.glob("*.safetensors")) and not _is_ours(path / CONFIG)
+
+
+def _is_ours(config: Path) -> bool:
+    """Return whether ``smoothcert.hub`` wrote a configuration."""
+    try:
+        found = parse_json(config.read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(found, dict) and found.get("library_name") == LIBRARY
+
+
+def own_checkpoint(name: str, revision: str | None) -> Path | None:
+    """Return the checkpoint that ``smoothcert.hub`` saved in a folder or on the hub; None for other models."""
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return folder / WEIGHTS if _is_ours(folder / CONFIG) else None
+    try:
+        hub = importlib.import_module("huggingface_hub")
+        config, weights = (partial(hub.hf_hub_download, name, each) for each in (CONFIG, WEIGHTS))
+        return Path(weights(revision=revision)) if _is_ours(Path(config(revision=revision))) else None
+    except Exception:  # no such file, or no network
+        return None
 
 
 def load_huggingface(text: str, options: Mapping[str, Any]) -> LoadedModel:
@@ -45,11 +71,11 @@ def load_huggingface(text: str, options: Mapping[str, Any]) -> LoadedModel:
 
     Raises:
         UsageError: ``transformers`` is not installed.
-        CheckpointError: There is no such model, or it is not an image classifier.
+        CheckpointError: If the model does not exist or is not an image classifier.
     """
-    transformers = _package("transformers", "hf")
     name = text.removeprefix("hf:")
     folder = Path(name).expanduser()
+    transformers = _package("transformers", "hf")
     place = str(folder) if folder.is_dir() else name
     try:
         model = transformers.AutoModelForImageClassification.from_pretrained(

@@ -47,7 +47,7 @@ def pareto_figure(
     check_same_inputs(everyone)
     scale = 1.0 if radius is None else 100.0
     marked = markers(subjects(everyone))
-    dotted = " (θ beside dots)" if len(runs) == 1 else ""
+    dotted = " (θ next to dots)" if len(runs) == 1 else ""
     names = [entry(f"ACES, {run.name}{marker}{dotted}") for run, marker in zip(runs, marked, strict=False)]
     for number, (single, marker) in enumerate(zip(singles, marked[len(runs) :], strict=True), 1):
         names.append(entry(f"{number}: " * (len(singles) > 1) + single.outcomes.name + marker))
@@ -136,7 +136,7 @@ def entropy_figure(
 
 
 def _name_dots(axes: Axes, thetas: FloatArray, x: FloatArray, y: FloatArray) -> None:
-    """Write θ beside dots that are far enough from the last named one."""
+    """Write θ next to dots that are far enough from the last named one."""
     size = np.array([np.ptp(x) or 1.0, np.ptp(y) or 1.0])
     last = np.full(2, np.inf)
     for theta, *place in zip(thetas, x, y, strict=True):
@@ -147,7 +147,7 @@ def _name_dots(axes: Axes, thetas: FloatArray, x: FloatArray, y: FloatArray) -> 
 
 
 def _number_points(axes: Axes, points: Sequence[tuple[float, float]]) -> None:
-    """Write the number of every point beside it; of points that nearly coincide, all numbers beside the first."""
+    """Write the number of every point next to it; of points that nearly coincide, all numbers next to the first."""
     places = np.array(points)
     size = np.maximum(np.ptp(places, axis=0), 1e-9)
     met: dict[int, list[int]] = {}

@@ -63,8 +63,8 @@ def scale_limit_figure(
     axes.set(xscale="log", yscale="log", xlim=(dimensions[0], dimensions[-1]))
     axes.set_ylim(lowest, 10 ** (-np.log10(lowest) / 40))
     axes.axhline(0.5, color="0.4", linewidth=0.7, zorder=1)
-    beside, above = axes.get_yaxis_transform(), axes.get_xaxis_transform()
-    axes.annotate("½", (1, 0.5), (4, 0), xycoords=beside, textcoords="offset points", va="center")
+    right, above = axes.get_yaxis_transform(), axes.get_xaxis_transform()
+    axes.annotate("½", (1, 0.5), (4, 0), xycoords=right, textcoords="offset points", va="center")
     for name, size in _KNOWN.items():
         if dimensions[0] <= size <= dimensions[-1]:
             axes.axvline(size, color="0.4", linewidth=0.7, zorder=1)

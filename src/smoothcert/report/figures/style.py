@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Sequence, Sized
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +13,8 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import text_to_path
 
 from smoothcert.files import STANDARD_OUTPUT, saving
 from smoothcert.types import StrPath, UsageError
@@ -23,8 +26,10 @@ LineStyle = Literal["-", "--", "-.", ":"]
 DASHES: tuple[LineStyle, ...] = ("-", "--", "-.", ":")
 MARKERS = "osD^vPX*"
 
-_LABEL_WIDTH = 70  # characters of a line of text in a figure of usual width
 _USUAL_WIDTH = 6.4  # inches
+_HINTING = 1.1  # how many times wider a line may be in pixels than in outlines
+_MARGIN = 0.2  # inches next to a title
+_HANDLE = 0.95  # inches next to the text of a legend entry: its line and the space around it
 _WIDTHS = (1.8, 0.9, 2.8)
 _FORMATS = {".png": "png", ".pdf": "pdf", ".svg": "svg"}
 _UNDATED: dict[str, dict[str, Any]] = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
@@ -50,15 +55,19 @@ def require(shown: Sized, name: str) -> None:
 
 
 def finished(figure: Figure, handles: Sequence[Any], title: str | None, columns: int | None = None) -> Figure:
-    """Add the title and, below the panels, the legend, by whose height the figure grows; short entries in 2 columns."""
+    """Add the title and, below the panels, the legend, by whose height the figure grows.
+
+    Long entries are wrapped. The legend has at most ``columns`` columns (2 by default), fewer where entries are long.
+    """
     width, height = figure.get_size_inches()
     if title is not None:
-        figure.suptitle(entry(title, width), fontsize="large")
+        figure.suptitle(_wrapped(plain(title), width - _MARGIN, "large"), fontsize="large")
     if handles:
-        entries = [str(handle.get_label()) for handle in handles]
-        if columns is None:
-            columns = 2 if max(map(len, entries)) <= 40 * width / _USUAL_WIDTH else 1
-        columns = min(columns, len(entries))
+        entries = [_wrapped(str(handle.get_label()), width - _HANDLE) for handle in handles]
+        for handle, text in zip(handles, entries, strict=True):
+            handle.set_label(text)
+        widest = max(_text_width(line) for text in entries for line in text.splitlines())
+        columns = min(columns or 2, len(entries), max(int(width // (widest + _HANDLE)), 1))
         lines = sum(1 + text.count("\n") for text in entries)
         figure.set_figheight(height + 0.22 * math.ceil(lines / columns))
         figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, handlelength=3.2)
@@ -76,8 +85,26 @@ def run_style(number: int) -> dict[str, Any]:
 
 
 def entry(text: str, width: float = _USUAL_WIDTH) -> str:
-    """Wrap a title or a legend entry to a figure of this width in inches."""
-    return textwrap.fill(plain(text), round(_LABEL_WIDTH * width / _USUAL_WIDTH))
+    """Wrap a legend entry or the label of an axis to a figure of this width in inches."""
+    return _wrapped(plain(text), width - _HANDLE)
+
+
+def _wrapped(text: str, width: float, size: str = "medium") -> str:
+    """Wrap a text to a width in inches, as it is drawn; words that are too long are broken."""
+    characters = len(text)
+    while characters > 1 and max(_text_width(line, size) for line in textwrap.wrap(text, characters) or [""]) > width:
+        characters = min(characters - 1, max(map(len, textwrap.wrap(text, characters))) - 1)
+    return textwrap.fill(text, max(characters, 1))
+
+
+def _text_width(text: str, size: str = "medium") -> float:
+    """Return the width of a line of text in inches, at most; pixels make narrow letters wider."""
+    return _HINTING * sum(_letter_width(letter, size) for letter in text)
+
+
+@lru_cache(maxsize=1000)
+def _letter_width(letter: str, size: str) -> float:
+    return float(text_to_path.get_text_width_height_descent(letter, FontProperties(size=size), False)[0]) / 72
 
 
 def check_suffix(path: StrPath) -> str:

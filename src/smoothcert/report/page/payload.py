@@ -180,9 +180,9 @@ def _configuration(result: Result) -> list[tuple[str, str]]:
 def _noise(result: Result) -> dict[str, Any] | None:
     """Return the noise as the page draws it."""
     noise = result.settings.noise
-    if noise is None or noise.name not in NOISES:
+    if noise is None or noise.name not in NOISES.own:
         return None
-    settings = (field.name for field in fields(NOISES[noise.name]))
+    settings = (field.name for field in fields(NOISES.own[noise.name]))
     values = {key: getattr(noise, key, None) for key in settings if key != "grid"}
     return None if None in values.values() else {"name": noise.name, **values}
 

@@ -23,10 +23,10 @@ from smoothcert.report.metrics import (
     common_norm,
     radii_or_default,
 )
-from smoothcert.report.notes import Subject, csv_columns, markers, notes
+from smoothcert.report.notes import Subject, csv_columns, markers, notes, ranks
 from smoothcert.report.tables.layout import Cell, Column, Line, Sheet, render_sheet, rich_sheet
 from smoothcert.store import Origin, Outcomes
-from smoothcert.store.result import SCALES
+from smoothcert.store.result import scale_heading
 from smoothcert.types import Norm, unknown_name
 
 
@@ -110,7 +110,8 @@ def accuracy_table(
     rows = _separate_rows(runs) if each else gather_seeds(runs)
     heading = _scale_heading(rows)
     sizes = Counter(row.scale for row in rows)
-    if heading and len(sizes) > 1 and max(sizes.values()) > 1:
+    repeated = len({row.name for row in rows}) < len(rows)
+    if heading and len(sizes) > 1 and (max(sizes.values()) > 1 or repeated):
         rows = sorted((replace(row, group=row.scale) for row in rows), key=lambda row: float(row.scale))
     return AccuracyTable(norm, radii_or_default(runs, radii), tuple(rows), heading)
 
@@ -126,14 +127,14 @@ def gather_seeds(runs: Sequence[Outcomes]) -> list[Row]:
         alike = (run.origin or Origin()).alike
         key = number if alike is None else (alike, run.index.tobytes())
         by_origin.setdefault(key, []).append(run)
-    rows = []
+    groups: list[Sequence[Outcomes]] = []
     for found in by_origin.values():
         seeds = {(run.origin or Origin()).seeds for run in found}
-        if len(found) > 1 and len(seeds) == len(found):
-            rows.append(Row(f"{_common_name(found)} ({len(found)} seeds)", tuple(found), scale=_scale(found[0])))
-        else:
-            rows += _separate_rows(found)
-    return rows
+        groups += [found] if len(seeds) == len(found) else [[run] for run in found]
+    return [
+        Row(name, tuple(found), scale=_scale(found[0]))
+        for name, found in zip(_group_names(groups), groups, strict=True)
+    ]
 
 
 def _separate_rows(runs: Sequence[Outcomes]) -> list[Row]:
@@ -145,7 +146,7 @@ def _scale_heading(rows: Sequence[Row]) -> str:
     noises = {(run.origin or Origin()).noise for row in rows for run in row.runs}
     if len(noises) != 1 or not all(row.scale for row in rows):
         return ""
-    return SCALES[str(noises.pop())][1]
+    return scale_heading(str(noises.pop()))
 
 
 def _scale(run: Outcomes) -> str:
@@ -156,12 +157,29 @@ def _scale(run: Outcomes) -> str:
     return text if float(text) == scale else f"{scale:g}"
 
 
-def _common_name(runs: Sequence[Outcomes]) -> str:
-    """Name runs of several seeds by their recipe, or by the common beginning of their names."""
+def _group_names(groups: Sequence[Sequence[Outcomes]]) -> list[str]:
+    """Name runs of several seeds by their recipe, by the common beginning of their names, or by the first of them.
+
+    The first of these that no other group has is used; where all noise scales are known, no other of the same scale. A
+    single run keeps its name.
+    """
+    scales = [_scale(group[0]) for group in groups]
+    options = [[group[0].name] if len(group) == 1 else _common_names(group) for group in groups]
+    names = []
+    for number, (group, own) in enumerate(zip(groups, options, strict=True)):
+        near = (i for i, scale in enumerate(scales) if i != number and (scale == scales[number] or "" in scales))
+        taken = {name for i in near for name in options[i]}
+        name = next((name for name in own if name not in taken), own[-1])
+        names.append(name if len(group) == 1 else f"{name} ({len(group)} seeds)")
+    return names
+
+
+def _common_names(runs: Sequence[Outcomes]) -> list[str]:
     recipes = {(run.origin or Origin()).recipe for run in runs}
     recipe = recipes.pop() if len(recipes) == 1 else None
     beginning = os.path.commonprefix([run.name for run in runs])  # noqa: RUF071 (of characters)
-    return recipe or re.sub(r"[-_. ]*(seed|s)?[-_. ]*$", "", beginning) or runs[0].name
+    found = [recipe, re.sub(r"[-_. ]*(seed|s)?[-_. ]*$", "", beginning), runs[0].name]
+    return [name for name in found if name]
 
 
 def render(
@@ -177,7 +195,7 @@ def render(
         intervals: Whether to add 95 % intervals over the test sample, rounded outwards: Wilson's for accuracies, the
             bootstrap's for the ACR. Means over seeds show their standard deviation instead.
         style: A name in ``TABLE_STYLES``.
-        marks: Whether best and runner-up are marked, among runs of the same norm and guarantee.
+        marks: Whether best and runner-up are marked, among runs of the same norm, guarantee and inputs.
     """
     if format == "csv" and style == "plain":
         return render_sheet(_plain_csv(table, intervals), "csv")
@@ -212,10 +230,10 @@ def _sheet(table: AccuracyTable, intervals: bool, style: str, marks: bool) -> Sh
     columns += [Column(heading, over, better) for heading in radius_headings(table.norm, table.radii)]
     columns += [Column("abstain %"), Column("inputs")] * chosen.counts
     lines = []
-    for row, marker in zip(table.rows, markers(table.rows), strict=True):
+    for row, marker, rank in zip(table.rows, markers(table.rows), ranks(table.rows), strict=True):
         name = Cell((f"{table.scale_heading} = {row.scale}" if by_scale else row.name) + marker)
         cells = (name, *_cells(table, row, chosen, intervals))
-        lines.append(Line(cells, "" if chosen.by_scale else row.group, row.rank))
+        lines.append(Line(cells, "" if chosen.by_scale else row.group, rank))
     said = tuple(notes(table.rows, ranked=marks))
     return Sheet(over, tuple(columns), tuple(lines), table.group_heading, notes=said)
 

@@ -45,7 +45,7 @@ class Line:
 
     cells: tuple[Cell, ...]
     group: str = ""
-    rank: str = ""
+    rank: object = ""
 
 
 def text_line(texts: Iterable[str]) -> Line:
@@ -58,7 +58,8 @@ class Sheet:
     """A table, independent of its format.
 
     The best value is bold and the runner-up underlined; values equal as printed share a mark, and where all are equal
-    there is none. A spread (``± …``) or an interval (``[…]``) behind a number is not compared.
+    none is marked. Where higher is better, 0 is not marked. A spread (``± …``) or an interval (``[…]``) behind a number
+    is not compared.
 
     Example:
         >>> numbers = [("a", 0.5), ("b", 0.75), ("c", 0.25)]
@@ -210,7 +211,7 @@ def _marks(sheet: Sheet) -> list[list[Mark]]:
         ordered = sorted(cells, key=lambda each: each[2].value or 0.0, reverse=high)
         printed = list(dict.fromkeys(_printed(cell) for _, _, cell in ordered))  # rounding keeps the order
         for row, place, cell in cells if len(printed) > 1 else ():
-            if _printed(cell) in printed[:2]:
+            if _printed(cell) in printed[:2] and not (high and re.fullmatch(r"0\.?0*", _printed(cell))):
                 marks[row][place] = "best" if _printed(cell) == printed[0] else "second"
     return marks
 

@@ -1,5 +1,6 @@
 """Training methods, each a pure loss over (model, x, y, noise, state) in one file."""
 
+from smoothcert.plugins import Registry
 from smoothcert.training.methods.base import Method, Passes, State
 from smoothcert.training.methods.catrs import CatRS
 from smoothcert.training.methods.consistency import Consistency
@@ -9,9 +10,12 @@ from smoothcert.training.methods.smoothadv import SmoothAdv
 from smoothcert.training.methods.smoothmix import SmoothMix
 from smoothcert.training.methods.stability import Stability
 
-METHODS: dict[str, type[Method]] = {
-    method.name: method for method in (NoiseAugmentation, Stability, SmoothAdv, Macer, Consistency, SmoothMix, CatRS)
-}
+METHODS: Registry[type[Method]] = Registry(
+    "methods",
+    "training method",
+    Method,
+    {method.name: method for method in (NoiseAugmentation, Stability, SmoothAdv, Macer, Consistency, SmoothMix, CatRS)},
+)
 """Every method by name."""
 
 __all__ = [

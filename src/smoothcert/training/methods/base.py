@@ -11,7 +11,8 @@ import torch
 from torch import Generator, Tensor, nn
 
 from smoothcert.noise import Gaussian, Noise
-from smoothcert.training.attacks import column, run
+from smoothcert.sampling.soft import run
+from smoothcert.training.attacks import column
 from smoothcert.types import UsageError
 
 __all__ = ["Method", "Passes", "State", "require", "run"]

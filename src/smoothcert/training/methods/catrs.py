@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
 import torch
@@ -16,7 +16,7 @@ from smoothcert.training.methods.base import Method, Passes, State, require, run
 _CHOICES = {"count": ("votes", "soft", "all"), "target": ("soft", "mean", "label"), "worst": ("max", "mean")}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class CatRS(Method):
     """Train on the easiest copies of uncertain inputs and the worst of confident ones (Jeong et al., 2023, Eq. 6–8).
 
@@ -40,6 +40,7 @@ class CatRS(Method):
     """
 
     lam: float = 1.0
+    _: KW_ONLY
     m: int = 4
     steps: int = 4
     epsilon: float = 1.0

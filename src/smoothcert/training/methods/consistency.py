@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
 import torch
@@ -10,13 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from smoothcert.noise import Noise
-from smoothcert.training.attacks import mean_log_softmax
+from smoothcert.sampling.soft import mean_log_softmax
 from smoothcert.training.methods.base import Method, State, require, run
 
 FORMS = ("default", "xent", "kl", "mse")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Consistency(Method):
     """Cross-entropy on noisy copies and a penalty on their different predictions (Jeong and Shin, 2020, Eq. 9).
 
@@ -35,6 +35,7 @@ class Consistency(Method):
     """
 
     lam: float = 5.0
+    _: KW_ONLY
     eta: float = 0.5
     m: int = 2
     form: str = "default"

@@ -12,7 +12,7 @@ from smoothcert.noise import Noise
 from smoothcert.training.methods.base import Method, State, run
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class NoiseAugmentation(Method):
     """Cross-entropy on noisy copies of each input (Cohen, Rosenfeld and Kolter, 2019, §3.3).
 

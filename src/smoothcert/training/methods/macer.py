@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
 import torch
@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from smoothcert.noise import Noise
-from smoothcert.training.attacks import mean_log_softmax
+from smoothcert.sampling.soft import mean_log_softmax
 from smoothcert.training.methods.base import Method, State, require, run
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Macer(Method):
     """Negative log of the mean softmax, and a hinge on a soft certified radius (Zhai et al., 2020, Algorithm 1).
 
@@ -33,6 +33,7 @@ class Macer(Method):
     """
 
     lam: float = 16.0
+    _: KW_ONLY
     gamma: float = 8.0
     beta: float = 16.0
     m: int = 16

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
 import torch.nn.functional as F
@@ -13,7 +13,7 @@ from smoothcert.training.attacks import ascend, ddn, frozen, smoothed_nll
 from smoothcert.training.methods.base import Method, Passes, State, require, run
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class SmoothAdv(Method):
     """Cross-entropy on noisy copies of an input that fools the smoothed classifier (Salman et al., 2019, Eq. 6).
 
@@ -28,6 +28,7 @@ class SmoothAdv(Method):
     """
 
     epsilon: float = 1.0
+    _: KW_ONLY
     steps: int = 10
     m: int = 4
     warmup: float = 10.0

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from smoothcert.noise import Noise
-from smoothcert.training.attacks import ascend, column, frozen, mean_log_softmax, smoothed_nll
+from smoothcert.sampling.soft import mean_log_softmax
+from smoothcert.training.attacks import ascend, column, frozen, smoothed_nll
 from smoothcert.training.methods.base import Method, Passes, State, require, run
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class SmoothMix(Method):
     """Cross-entropy on noisy copies, and a smoother target towards an adversary (Jeong et al., 2021, Eq. 8–11).
 
@@ -30,6 +31,7 @@ class SmoothMix(Method):
     """
 
     eta: float = 5.0
+    _: KW_ONLY
     step: float = 1.0
     steps: int = 4
     m: int = 4

@@ -12,7 +12,7 @@ from smoothcert.noise import Noise
 from smoothcert.training.methods.base import Method, Passes, State
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Stability(Method):
     """Cross-entropy on the clean input, and from its prediction to that of a noisy copy (Li et al., 2019, §4).
 

@@ -9,8 +9,8 @@ import copy
 import dataclasses
 import json
 import os
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from functools import cache
 from importlib import resources
@@ -19,16 +19,18 @@ from typing import Any, TypeVar, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
+from smoothcert import plain_yaml as text
 from smoothcert.data import DATASETS
 from smoothcert.models import find_model, normalization
 from smoothcert.noise import NOISES
+from smoothcert.plugins import Registry
+from smoothcert.specifiers import Specifier, is_factory
 from smoothcert.training.methods import METHODS
-from smoothcert.training.recipes import text
 from smoothcert.training.settings import DataDependentSigma, Recipe, SoftLabels
-from smoothcert.types import StrPath, UsageError, unknown_name
+from smoothcert.types import StrPath, UsageError
 
-_NAMED: dict[str, tuple[str, Mapping[str, type]]] = {"method": ("training method", METHODS), "noise": ("noise", NOISES)}
-"""The groups of settings with a name: their description and registry."""
+_NAMED: dict[str, Registry[Any]] = {"method": METHODS, "noise": NOISES}
+"""The groups of settings with a name, and their registry."""
 
 _GROUPS: dict[str, type[BaseModel]] = {"soft_labels": SoftLabels, "data_dependent_sigma": DataDependentSigma}
 """The other groups of settings."""
@@ -66,20 +68,20 @@ def load_recipe(name_or_path: StrPath, overrides: Mapping[str, Any] | Sequence[s
         The recipe; it keeps its name unless ``name`` is changed.
 
     Raises:
-        UsageError: If there is no such recipe or file, or a setting is unknown, missing or invalid.
+        UsageError: If the recipe or file does not exist, or a setting is unknown, missing or invalid.
 
     Example:
         >>> load_recipe("mnist-catrs-0.50", ["epochs=10", "method.lam=2"]).method["lam"]
         2.0
     """
-    name = os.fspath(name_or_path)
+    name, changes = os.fspath(name_or_path), _changes(overrides)
     if name in _packaged():
         values = copy.deepcopy(_packaged()[name])
     elif _is_path(name):
-        values = _from_file(Path(os.path.expanduser(name)))
+        values = _from_file(Path(os.path.expanduser(name)), changes)
     else:
         raise _unknown_recipe(name)
-    recipe = _build(_changed(values, overrides))
+    recipe = _build(_changed(values, changes))
     for other in (recipe.start, None if recipe.soft_labels is None else recipe.soft_labels.recipe):
         if other is not None and other not in _packaged() and not _is_path(other):
             raise _unknown_recipe(other)
@@ -120,25 +122,40 @@ def _expanded(table: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                 yield values
 
 
-def _from_file(path: Path) -> dict[str, Any]:
-    values = text.read_file(path)
+def _from_file(path: Path, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Read a recipe; code that it names must be among the changes, as code is imported only if the user names it."""
+    values, _ = text.read_file(path, "a recipe")
     if not isinstance(values, dict):
         raise UsageError(f"{path} is not a recipe; write a setting on each line, such as 'epochs: 10'.")
     try:
         _build(values)
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from error
+    for key, option in (("dataset", "--data"), ("model", "--model")):
+        if key not in changes and _names_code(str(values[key])):
+            raise UsageError(f"{path} names code as its {key}; if you trust it, give {option} {values[key]} too.")
     return values
 
 
-def _changed(values: dict[str, Any], overrides: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
-    """Apply overrides, whole groups before the settings in them."""
+def _names_code(specifier: str) -> bool:
+    with suppress(UsageError):  # an invalid specifier, which is refused when it is loaded
+        text = Specifier.parse(specifier).text
+        return is_factory(text) and not text.startswith("hf:")
+    return False
+
+
+def _changes(overrides: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
     if isinstance(overrides, str):
         overrides = [overrides]
     changes = dict(overrides) if isinstance(overrides, Mapping) else dict(map(_parsed, overrides))
     for group in _NAMED:
         if f"{group}.name" in changes:  # another name selects the default settings
             changes[group] = changes.pop(f"{group}.name")
+    return changes
+
+
+def _changed(values: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Apply changes, whole groups before the settings in them."""
     before = _with_name("method", values["method"])["name"]
     for key in sorted(changes, key=lambda key: (str(key).count("."), key != "method")):
         _set(values, str(key), changes[key])
@@ -175,7 +192,7 @@ def _build(values: Mapping[str, Any]) -> Recipe:
     known = [*Recipe.model_fields]
     for group, part in _GROUPS.items():
         known += [f"{group}.{key}" for key in part.model_fields]
-    for group, (_, registry) in _NAMED.items():
+    for group, registry in _NAMED.items():
         if group in values:
             settings = _with_name(group, values[group])
             model = _settings_model(registry[settings["name"]])
@@ -184,7 +201,8 @@ def _build(values: Mapping[str, Any]) -> Recipe:
             checked = _validated(model, settings, known, group).model_dump(exclude_unset=True)
             values[group] = {"name": name, **checked}
     recipe = _validated(Recipe, values, known)
-    find_model(recipe.model)
+    if not is_factory(Specifier.parse(recipe.model).text):
+        find_model(recipe.model)
     if recipe.dataset in DATASETS:
         normalization(recipe.normalize, DATASETS[recipe.dataset].shape[0])
     return recipe
@@ -192,13 +210,15 @@ def _build(values: Mapping[str, Any]) -> Recipe:
 
 def _with_name(group: str, value: Any) -> dict[str, Any]:
     """Return a method or noise as a mapping with its name and its settings."""
-    what, registry = _NAMED[group]
+    registry = _NAMED[group]
     if isinstance(value, str):
         value = {"name": value}
     if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
-        raise UsageError(f"{group} must be the name of a {what}, alone or with its settings, got {value!r:.80}.")
+        raise UsageError(
+            f"{group} must be the name of a {registry.kind}, alone or with its settings, got {value!r:.80}."
+        )
     if value["name"] not in registry:
-        raise unknown_name(what, value["name"], registry)
+        raise registry.unknown(value["name"])
     return dict(value)
 
 
@@ -218,27 +238,9 @@ def _validated(model: type[M], values: Mapping[str, Any], known: Collection[str]
     try:
         return model.model_validate_json(json.dumps(values, ensure_ascii=False).encode(), strict=True)
     except ValidationError as error:
-        raise _sentence(error, known, group) from error
+        raise text.sentence(error, known, group) from error
     except (TypeError, ValueError) as error:
         raise UsageError(f"a setting is not text, a number, a list or a mapping: {error}.") from error
-
-
-def _sentence(error: ValidationError, known: Collection[str], key: str) -> UsageError:
-    """Return the first error of pydantic in one sentence, unknown settings before others."""
-    first = min(error.errors(include_url=False), key=lambda one: one["type"] != "extra_forbidden")
-    for part in first["loc"]:
-        key += f"[{part + 1}]" if isinstance(part, int) else f".{part}" if key else part
-    if first["type"] == "extra_forbidden":
-        group, dot, name = key.rpartition(".")
-        if key in known:
-            return UsageError(f"{key} must be written inside {group}, as {group}: {{{name}: …}}.")
-        near = [other for other in known if (other.startswith(f"{group}.") if dot else other.endswith(f".{key}"))]
-        return unknown_name("setting", key, near or known)
-    if first["type"] == "missing":
-        return UsageError(f"{key} is missing.")
-    if first["type"] == "value_error":  # raised by our validators
-        return UsageError(f"{key and key + ': '}{first['msg'].removeprefix('Value error, ').rstrip('.')}.")
-    return UsageError(f"{key} {re.sub(r'^[A-Za-z]+ should ', 'must ', first['msg'])}, got {first['input']!r:.80}.")
 
 
 def _is_path(name: str) -> bool:
