@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 
 import pytest
 import torch
 from torch import nn
 
 from smoothcert import Gaussian
-from smoothcert.classifiers import Ensemble, copying
+from smoothcert.classifiers import Denoised, Ensemble, copying
 from smoothcert.classifiers.agreement import compare
 from smoothcert.classifiers.sealed import Sealed, Sealing
 from smoothcert.sampling.audit import EVERY, Audit
@@ -120,6 +121,19 @@ def test_one_row_of_a_tie_is_forgiven_and_two_are_not():
     assert compare(given, expected, 0.1).rows == 1
     given[7, 0] = torch.nan
     assert compare(given, expected, 0.1).rows == 2
+
+
+@pytest.mark.parametrize(("shift", "refused"), [(4e-5, False), (1e-3, True)])
+def test_rounding_of_a_denoiser_is_measured_by_its_contrast(shift, refused):
+    """The two largest values of an image are often both white, so their difference says nothing."""
+
+    class White(nn.Module):
+        def forward(self, x):
+            return (2 * x).clamp(0, 1) * (1 - shift * (len(x) > 1))
+
+    sealed = Sealed(Denoised(net(), White()))
+    with pytest.raises(UsageError, match="other rows") if refused else nullcontext():
+        sealed.verify(COPIES)
 
 
 def test_members_cannot_change_what_others_see():

@@ -54,21 +54,24 @@ def compare(given: Tensor, expected: Tensor, tolerance: Tensor | float) -> Disag
     return Disagreement(int(wrong.sum()), len(given), float(apart[wrong].max()) if bool(wrong.any()) else 0.0)
 
 
-def rounding(logits: Tensor, eps: float) -> Tensor:
+def rounding(logits: Tensor, eps: float, images: bool = False) -> Tensor:
     """Bound how far rounding may move logits: some units in the last place, and a part of the usual margin.
 
     The margin is the median difference of the two largest logits. It does not depend on the other logits, because a
-    model may mask a class with a huge negative number, which must not make everything look close.
+    model may mask a class with a huge negative number, which must not make everything look close. For images, whose two
+    largest values are often both white, it is the median of their standard deviations.
 
     Args:
-        logits: Logits in double precision.
+        logits: Logits in double precision, or images with their values in a row.
         eps: The relative precision in which they were computed.
+        images: Whether they are images.
     """
     finite = logits[logits.isfinite().all(dim=1)]
     if not len(finite) or logits.shape[1] < 2:
         return torch.zeros_like(logits)
     top = finite.topk(2, dim=1).values
-    margin, size = (top[:, 0] - top[:, 1]).median(), top.abs().median()
+    margin = (finite.std(dim=1) if images else top[:, 0] - top[:, 1]).median()
+    size = top.abs().median()
     allowed: Tensor = 0.3 * eps**0.5 * margin + 100 * eps * (size + logits.abs().nan_to_num(0.0, 0.0, 0.0))
     return allowed
 

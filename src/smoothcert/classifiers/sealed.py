@@ -190,9 +190,9 @@ class Sealed:
         with torch.inference_mode(), _exclusive(x.device):
             return int(self._evaluate(x[None], lambda _, batch: self._logits(model, batch)).shape[1])
 
-    def tolerance(self, logits: Tensor) -> Tensor:
-        """Bound how far rounding may move logits of this classifier."""
-        return rounding(logits.double(), self._eps)
+    def tolerance(self, logits: Tensor, images: bool = False) -> Tensor:
+        """Bound how far rounding may move logits of this classifier, or images of a part of it."""
+        return rounding(logits.double(), self._eps, images)
 
     def probe(self, shape: Sequence[int]) -> list[list[float]]:
         """Return the top class, its logit, and the mean of all logits for each of some fixed inputs of a shape."""
@@ -232,9 +232,12 @@ class Sealed:
 
     def _compared(self, function: Callable[[Forward, Tensor], Tensor], copies: Tensor) -> Tensor:
         """Return a function of all copies in one batch, if it is the same in other batches."""
+        images = False
 
         def evaluate(batch: Tensor) -> Tensor:
+            nonlocal images
             rows = self._evaluate(batch, function)
+            images = rows.ndim > 2
             if rows.ndim < 2 or len(rows) != len(batch):
                 raise UsageError(
                     f"each part of the model must return a row for each input, but one returned {tuple(rows.shape)} "
@@ -248,18 +251,19 @@ class Sealed:
         order = torch.randperm(len(copies), generator=torch.Generator().manual_seed(0)).to(copies.device)
         shuffled = torch.empty_like(together)
         shuffled[order] = evaluate(copies[order])
-        self._require_equal(again, together, _REPEAT, 0, "returns other logits for the same batch")
-        for rows in (small, together, shuffled):
-            self._require_equal(rows, alone, 1, 1, "returns logits that depend on the other rows of the batch")
-        return together
 
-    def _require_equal(self, given: Tensor, expected: Tensor, times: float, allowed: int, fault: str) -> None:
-        found = compare(given, expected, times * self.tolerance(expected))
-        if found.rows > allowed:
-            raise UsageError(
-                f"the model {fault} ({found}), but a certificate needs a fixed function of each row alone; remove what "
-                "makes it random, stateful or dependent on its batch."
-            )
+        def require_equal(given: Tensor, expected: Tensor, times: float, allowed: int, fault: str) -> None:
+            found = compare(given, expected, times * self.tolerance(expected, images))
+            if found.rows > allowed:
+                raise UsageError(
+                    f"the model {fault} ({found}), but a certificate needs a fixed function of each row alone; remove "
+                    "what makes it random, stateful or dependent on its batch."
+                )
+
+        require_equal(again, together, _REPEAT, 0, "returns other logits for the same batch")
+        for rows in (small, together, shuffled):
+            require_equal(rows, alone, 1, 1, "returns logits that depend on the other rows of the batch")
+        return together
 
     def _settle(self, before: Mapping[str, Any], kept: Any) -> None:
         """Run fresh copies from now on if forward passes changed the model.
