@@ -12,7 +12,7 @@ import types
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import fx, nn
 
 from smoothcert.classifiers.identity import leads_outside, model_identity, modules_in, modules_reached
 
@@ -190,3 +190,19 @@ def test_copying_an_object_does_not_change_its_identity():
     before = model_identity(scorer.score)
     copy.deepcopy(scorer)  # stores __slotnames__ in the class
     assert model_identity(scorer.score) == before
+
+
+def scaled(x):
+    return 2 * x
+
+
+def test_a_traced_graph_leads_to_the_functions_that_it_calls(monkeypatch):
+    def identity():
+        graph = fx.Graph()
+        graph.output(graph.call_function(scaled, (graph.placeholder("x"),)))
+        return model_identity(fx.GraphModule(nn.Module(), graph))
+
+    before = identity()
+    assert identity() == before
+    monkeypatch.setattr(scaled, "__code__", (lambda x: 3 * x).__code__)
+    assert identity() != before

@@ -5,7 +5,10 @@ from __future__ import annotations
 import csv
 import http.server
 import json
+import os
 import shutil
+import subprocess
+import sys
 import threading
 import warnings
 from pathlib import Path
@@ -249,6 +252,29 @@ def test_other_commands_with_every_data_source(call, command, source):
     code, out, err = call(command, "factory", source, "--sigma", 0.1, *COMMANDS[command])
     assert code == 0 or (code, command) == (1, "doctor"), err
     assert out
+
+
+def test_a_model_is_the_same_in_another_process(here):
+    """Otherwise a run could not be continued."""
+    names = [given[0] for given in MODELS.values() if (here / given[0].split(",")[0]).exists()]
+    code = (
+        "import sys, smoothcert as sc; from smoothcert.classifiers.identity import model_identity\n"
+        "for name in sys.argv[1:]: print(model_identity(sc.load_model(name)))"
+    )
+    seeds = {"PYTHONHASHSEED": "1"}, {"PYTHONHASHSEED": "2"}
+    found = [
+        subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", code, *names],
+            cwd=here,
+            env={**os.environ, **seed},
+            capture_output=True,
+            text=True,
+        )
+        for seed in seeds
+    ]
+    lines = [each.stdout.splitlines() for each in found]
+    assert len(lines[0]) == len(names), found[0].stderr
+    assert lines[0] == lines[1]
 
 
 NO_GRADIENT = ("onnx", "onnx, fixed batch", "endpoint")

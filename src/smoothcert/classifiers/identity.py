@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from smoothcert.plugins import kind_and_origin
 
@@ -197,6 +197,12 @@ class _Reached:
             self._add_each(type(value).__name__, value)
         elif isinstance(value, (set, frozenset)):
             self._add_each("set", sorted(value, key=repr))
+        elif isinstance(value, fx.Graph):  # its own attributes are caches, and lead to all of PyTorch
+            self._add_each(f"graph {value}", [node.target for node in value.nodes if callable(node.target)])
+        elif isinstance(value, torch._ops.OpOverload):
+            self._say("operator", str(value))
+        elif any(kind.__module__.startswith("sympy.") for kind in type(value).__mro__):  # it keeps its hash
+            self._say("expression", repr(value))
         elif isinstance(value, torch.jit.ScriptModule):
             self._say("script", str(value.inlined_graph))
             self._add_entries(value.state_dict())
