@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import io
 import re
@@ -50,6 +51,11 @@ class Program(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.program(x)
         return logits
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Program:
+        with warnings.catch_warnings():  # of PyTorch, about how it copies its own graphs
+            warnings.simplefilter("ignore", FutureWarning)
+            return Program(copy.deepcopy(self.program, memo), self.sha256)
 
     def train(self, mode: bool = True) -> Program:
         """Change nothing: the mode of a program was fixed when it was exported."""
