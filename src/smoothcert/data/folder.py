@@ -56,6 +56,7 @@ class ImageFolder(Images):
             found = _from_folders(path, top, listed, as_they_are=classes == FOLDERS)
         self._files, numbers, names, by_name = found
         super().__init__(numbers, names, form, name=path.resolve().name, split=split, by_name=by_name)
+        self._require_one_size()
 
     def _content(self, index: int) -> tuple[bytes, str]:
         path = self._files[index]

@@ -6,6 +6,7 @@ import io
 import math
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, SupportsIndex
@@ -23,6 +24,7 @@ FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """The accepted formats, whatever the file name: other formats of Pillow start programs, such as Ghostscript."""
 MOST_PIXELS = 89_000_000  # the limit for an image, before and after resizing; this many pixels need about a gigabyte
 LARGEST_INPUT = 1 << 24  # pixels of an input; its values are floats
+_COMPARED = 1_000  # images of a folder whose sizes are compared before any is used
 GREY = ("1", "L", "LA", "La")  # modes of Pillow without colours
 Crop = Callable[[Image.Image], Image.Image]
 
@@ -131,7 +133,7 @@ class Images(NumberedClasses):
         return self._tensor(i, lambda image: _random_crop(image, self.shape[1:], generator)), int(self._labels[i])
 
     def _tensor(self, index: int, crop: Crop) -> torch.Tensor:
-        channels, height, width = self.shape
+        channels = self.shape[0]
         image, coloured = self._decoded(
             index, lambda file: (crop(file.convert("L" if channels == 1 else "RGB")), file.mode not in GREY)
         )
@@ -139,12 +141,26 @@ class Images(NumberedClasses):
             raise DataError(
                 f"{self._content(index)[1]} has colours, but the first image is grey; add channels=3 or channels=1."
             )
-        if image.size != (width, height):
-            raise DataError(
-                f"{self._content(index)[1]} has {image.height}×{image.width} pixels, but the first image has "
-                f"{height}×{width}; add size=224 (resize, then crop the centre) or size=HEIGHTxWIDTH (resize)."
-            )
+        self._require_size(index, image.size)
         return image_tensor(image)
+
+    def _require_size(self, index: int, size: tuple[int, int]) -> None:
+        height, width = self.shape[1:]
+        if size != (width, height):
+            raise DataError(
+                f"{self._content(index)[1]} has {size[1]}×{size[0]} pixels, but the first image has {height}×{width}; "
+                "add size=224 (resize, then crop the centre) or size=HEIGHTxWIDTH (resize)."
+            )
+
+    def _require_one_size(self) -> None:
+        """Compare the sizes of some images, if all must have that of the first; unreadable ones are named when used."""
+        if self._form.size is None:
+            for index in np.unique(np.linspace(0, len(self) - 1, _COMPARED).astype(int)).tolist():
+                size = None
+                with suppress(DataError):
+                    size = self._decoded(index, lambda image: image.size)
+                if size is not None:
+                    self._require_size(index, size)
 
     def _decoded(self, index: int, use: Callable[[Image.Image], Any]) -> Any:
         content, where = self._content(index)
