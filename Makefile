@@ -10,7 +10,7 @@ demo: $(VENV)/.core
 	$(BIN)/smoothcert demo
 
 test: lint $(VENV)/.browser
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest -n 3 --dist worksteal
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

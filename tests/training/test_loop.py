@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-import os
+import multiprocessing
 import signal
 import subprocess
 import sys
@@ -113,24 +113,18 @@ def test_a_training_stopped_after_an_epoch_goes_on_to_the_same_weights(tmp_path,
     assert torch.equal(weights(again), weights(load_checkpoint(tmp_path / "b" / "last.safetensors").model))
 
 
-SCRIPT = """
-import sys, torch
-from smoothcert import Gaussian, data, models
-from smoothcert.training import train
-torch.manual_seed(0)
-model = models.build("digits-cnn")
-x, y = data.load("digits", split="train").arrays()
-settings = {"epochs": 6, "batch_size": 64, "rate": 0.1, "holdout": 20, "votes": 20}
-train(model, (x, y), noise=Gaussian(0.25), method="consistency", folder=sys.argv[1], progress=False, **settings)
-"""
+def train_six_epochs(folder):
+    torch.manual_seed(0)
+    settings = {"epochs": 6, "batch_size": 64, "rate": 0.1, "holdout": 20, "votes": 20, "progress": False}
+    train(fresh(), digits(640), noise=Gaussian(0.25), method="consistency", folder=folder, info=INFO, **settings)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="forks")
 def test_killing_the_process_in_mid_epoch_changes_nothing(tmp_path):
-    command = [sys.executable, "-c", SCRIPT]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run([*command, str(tmp_path / "whole")], check=True, env=environment)
+    train_six_epochs(tmp_path / "whole")
     for kill in range(2):
-        process = subprocess.Popen([*command, str(tmp_path / "killed")], env=environment)
+        process = multiprocessing.get_context("fork").Process(target=train_six_epochs, args=[tmp_path / "killed"])
+        process.start()
         history = tmp_path / "killed" / "history.csv"
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:  # until another epoch is done, then a little longer: in mid-epoch
@@ -138,9 +132,10 @@ def test_killing_the_process_in_mid_epoch_changes_nothing(tmp_path):
                 break
             time.sleep(0.01)
         time.sleep(0.05)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    subprocess.run([*command, str(tmp_path / "killed")], check=True, env=environment)
+        process.kill()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+    train_six_epochs(tmp_path / "killed")
     for name in ("best.safetensors", "last.safetensors"):
         whole, killed = (load_checkpoint(tmp_path / folder / name) for folder in ("whole", "killed"))
         assert torch.equal(weights(whole.model), weights(killed.model))
