@@ -15,9 +15,9 @@ class BoundedProcedure(Procedure):
     """A procedure with a choice of the bound.
 
     Attributes:
-        bound: `plain` for a bound on the guessed class only, or `runner-up` for one on the other classes too. The latter
-            proves larger radii, also where no class has half of the votes, for inputs with several likely classes; it
-            is used for those inputs whose selection votes favour it. Gaussian noise only.
+        bound: `plain`, or `runner-up` to bound the other classes too, where the selection votes favour it. It proves
+            larger radii for inputs with several likely classes, even if none of them gets half of the votes; Gaussian
+            noise only.
     """
 
     bound: str = PLAIN
