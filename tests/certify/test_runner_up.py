@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,20 @@ import torch
 from scipy import stats
 from torch import nn
 
-from smoothcert import ABSTAIN, Aces, Certificate, Cohen, Gaussian, Guarantee, Outcome, Smoothed, Staged, Uniform
+from smoothcert import (
+    ABSTAIN,
+    Aces,
+    Certificate,
+    Cohen,
+    Gaussian,
+    Guarantee,
+    Outcome,
+    Smoothed,
+    Staged,
+    Uniform,
+    certify_dataset,
+    report,
+)
 from smoothcert.certify import Task, answer
 from smoothcert.sampling.sigma import GridSigma
 from smoothcert.testing.procedures import Simulated
@@ -136,3 +150,23 @@ def test_refusals():
     about = {"guess": 0, "norm": Norm.L2, "alpha": 0.1, "alpha_split": {}, "votes": two, "selection": two}
     assert _task().certificate(p_lower=0.4, p_upper=0.4, **about).label == ABSTAIN
     assert _task().certificate(p_lower=0.4, p_upper=0.39, **about).label == 0
+
+
+def test_a_stored_run_shows_it(tmp_path):
+    """A row with p_lower below ½ and a positive radius is certified everywhere."""
+    run = certify_dataset(
+        SMOOTHED,
+        [(at(0.05), 0), (at(-3.0), 0)],
+        Cohen(n=5_000, bound="runner-up"),
+        run=tmp_path / "run",
+        progress=False,
+    )
+    first, second = run.rows()
+    assert first["radius"] > 0.05
+    assert first["p_upper"] < first["p_lower"] < 0.5
+    assert second["p_upper"] is None
+    assert (run.accuracy, run.certified_accuracy(0.05)) == (1.0, 1.0)
+    page = tmp_path / "page.html"
+    report.write_page(run, page)
+    shown = re.search(r'"upper":\s*\[(\d+),\s*null\]', page.read_text(encoding="utf-8"))
+    assert 0 <= int(shown[1]) / 10_000 - first["p_upper"] <= 1e-4

@@ -44,7 +44,7 @@ def guess_and_bounds(
     Example:
         >>> guess, p_lower, p_upper = guess_and_bounds([3, 7, 0], [100, 800, 100], 1000, 0.001, runner_up=True)
         >>> int(guess), round(float(p_lower), 4), round(float(p_upper), 4)
-        (1, 0.7564, 0.1342)
+        (1, 0.7557, 0.1348)
     """
     guess = np.argmax(selection, axis=-1)
     votes, others = _votes_of(guess, counts, n)
