@@ -22,6 +22,9 @@ CORE, CERTIFIER = 0, 1
 LARGEST_RADIUS = 1e15
 """Sanity limit for radii that are read from files."""
 
+PLAIN, RUNNER_UP = BOUNDS = "plain", "runner-up"
+"""What proves a radius: a bound on the top class alone, or one on the runner-up too."""
+
 
 class Norm(str, Enum):
     """The norm in which a radius is measured."""
@@ -97,6 +100,16 @@ class Votes:
         return self.n - sum(self.counts)
 
 
+def is_certified(p_lower: Any, p_upper: Any = 1.0) -> Any:
+    """Return whether bounds on probabilities prove that the smoothed classifier returns a class.
+
+    Args:
+        p_lower: A lower bound on the probability of the class, or an array of them.
+        p_upper: An upper bound on that of every other class; 1 where there is none.
+    """
+    return (p_lower > 0.5) | (p_lower > p_upper)
+
+
 def invalid_text(invalid: int, samples: int) -> str:
     """Write how many samples had invalid logits, as a warning."""
     return (
@@ -124,6 +137,7 @@ class Routing:
     counts: tuple[int, ...]
     n0: int
     selection: tuple[int, ...]
+    p_upper: float | None = None
     core: int | None = None
     shared: bool = False
 
@@ -186,6 +200,7 @@ class Certificate(_Stored):
         n: Estimation samples, those with invalid logits included.
         counts: Votes per class among them.
         p_lower: The lower bound on the probability of the guessed class.
+        p_upper: The upper bound on the probability of every other class, if the radius uses the runner-up bound.
         n0: Selection samples.
         selection: Votes per class among them.
         noise: The noise as text, for example ``Gaussian(sigma=0.5)``.
@@ -226,6 +241,7 @@ class Certificate(_Stored):
     runtime: str | None = None
     model: str | None = None
     input: str | None = None
+    p_upper: float | None = None
 
     @property
     def abstained(self) -> bool:
@@ -262,8 +278,11 @@ class Certificate(_Stored):
         yield from _vote_problems("", self.n0, self.selection, {}, "selection")
         if not 0 <= self.radius < LARGEST_RADIUS or (self.abstained and self.radius > 0):
             yield f"radius is {self.radius} for label {self.label}"
-        unproved = self.radius > 0 and self.p_lower <= 0.5 and self.guarantee is not Guarantee.MEMORY  # of other votes
-        if not 0 <= self.p_lower <= 1 or unproved:
+        upper = 1.0 if self.p_upper is None else self.p_upper
+        if not 0 <= upper <= 1:
+            yield f"p_upper is {upper}"
+        proved = is_certified(self.p_lower, upper) or self.guarantee is Guarantee.MEMORY  # of other votes
+        if not 0 <= self.p_lower <= 1 or (self.radius > 0 and not proved):
             yield f"p_lower is {self.p_lower}, which does not prove the radius {self.radius}"
         if not all(0 < share <= self.alpha for share in self.alpha_split.values()):
             yield f"alpha_split has a share outside of (0, {self.alpha}]"

@@ -75,6 +75,11 @@ def test_table_and_compare_at_fewer_samples(run, runs):
     assert out == render(wanted, "csv")
     assert out != run("table", runs / "one", "-f", "csv", "--radii", "0,0.1")[1]
     assert run("compare", runs / "one", runs / "two", "--at-n", 100)[0] == 0
+    out, err = run("table", runs / "one", "--bound", "runner-up")[1:]
+    assert "Radii use the runner-up bound where the selection votes favour it." in out
+    assert "the runner-up bound chosen from stored votes: such a bound is valid only if" in err
+    assert run("compare", runs / "one", runs / "two", "--bound", "runner-up")[0] == 0
+    assert "bound 'best'" in refusal(run("table", runs / "one", "--bound", "best"))
     said = refusal(run("table", runs / "one", "--at-n", 300))
     assert "keeps no votes at n = 300; give --at-n 10 or 100 or 1,000" in said
     assert "alpha must lie strictly between 0 and 1" in refusal(

@@ -55,7 +55,7 @@ def facts(answer: Certificate | Prediction) -> dict[str, Any]:
     """What must be the same for a hostile classifier and its well-behaved twin."""
     known = {name: getattr(answer, name) for name in ("label", "n", "counts", "alpha", "noise", "seed", "index")}
     if isinstance(answer, Certificate):
-        names = ("radius", "n0", "selection", "p_lower", "norm", "guarantee", "outcome", "decisions")
+        names = ("radius", "n0", "selection", "p_lower", "p_upper", "norm", "guarantee", "outcome", "decisions")
         known.update({name: getattr(answer, name) for name in names})
         if answer.routing is not None:
             routing = ("choice", "n", "core", "p_lower", "radius")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -221,7 +222,7 @@ def test_run_folder(copies, tmp_path, noise, norm):
         with pytest.raises(UsageError, match="depend on the size of an input"):
             load_components(path)
         return
-    parts, wanted = load_components(path), from_votes(copies, lambda p: noise.radius(p, norm), norm=Norm(norm))
+    parts, wanted = load_components(path), from_votes(copies, partial(noise.radius, norm=norm), norm=Norm(norm))
     assert parts.certifier.norm is Norm(norm)
     for field in ("predicted", "core", "thetas", "choice", "choice_radius", "choice_predicted"):
         assert np.array_equal(getattr(parts, field), getattr(wanted, field))
@@ -292,6 +293,29 @@ def test_a_run_composes_to_its_own_certificates(tmp_path, theta, grid):
     assert parts.choice_radius[at] == pytest.approx([row["choice_radius"] for row in rows], rel=1e-12)
     assert (outcomes.radius > 0).any() == (theta > 0)
     assert any(row["offset"] > 0 for row in rows) == (grid is not None)
+
+
+class Stripes(torch.nn.Module):
+    """Class 1 below ½; above it, narrow stripes of two other classes, so that class 1 is often short of a majority."""
+
+    def forward(self, x):
+        stripe = torch.where(x[:, 0] < 0.5, 0, 1 + (x[:, 0] * 50).floor().long() % 2)
+        return 20.0 * torch.eye(3)[stripe]
+
+
+def test_a_run_with_the_runner_up_bound_composes_to_its_own_certificates(tmp_path):
+    inputs = [(torch.tensor([value]), 0) for value in np.linspace(0.2, 0.65, 10, dtype=np.float32)]
+    procedure = Aces(core=lambda x: torch.zeros(len(x), 3), n=1_000, bound="runner-up")
+    smoothed = Smoothed(Stripes(), Gaussian(0.3), runtime="eager")
+    rows = certify_dataset(smoothed, inputs, procedure, run=tmp_path / "run", progress=False, seed=0).rows()
+    assert sum(row["p_upper"] is not None for row in rows) > 4
+    assert any(row["radius"] > 0 and row["p_lower"] < 0.5 for row in rows)
+    parts = load_components(tmp_path / "run")
+    outcomes = compose(parts, 0.3)
+    assert outcomes.predict.tolist() == [row["predict"] for row in rows]
+    assert outcomes.radius == pytest.approx([row["radius"] for row in rows], rel=1e-12)
+    alone = load_single(tmp_path / "run").outcomes
+    assert (alone.radius >= parts.certifier.radius).all()
 
 
 def test_offsets_are_taken_off_the_radii(copies, tmp_path):

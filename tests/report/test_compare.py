@@ -158,10 +158,10 @@ def test_what_differs_besides_is_told():
     found = compare(*(outcomes([0.5], name, origin=origin) for name, origin in zip("ab", origins, strict=True)))
     assert verdict(found).endswith("The runs are about different data (mnist test and fmnist test).")
     assert found.remarks[:2] == (
-        "The runs have different numbers of samples (100,000 and 1,000); radii depend on it, and --at-n or --at-alpha "
-        "make them comparable.",
-        "The runs have different alpha (0.001 and 0.01); radii depend on it, and --at-n or --at-alpha make them "
-        "comparable.",
+        "The runs have different numbers of samples (100,000 and 1,000); radii depend on it, and --at-n, --at-alpha or "
+        "--bound make them comparable.",
+        "The runs have different alpha (0.001 and 0.01); radii depend on it, and --at-n, --at-alpha or --bound make "
+        "them comparable.",
     )
     alike = compare(*(outcomes([0.5], name, origin=origins[0]) for name in "ab"))
     assert not any("different" in text for text in (verdict(alike), *alike.remarks))

@@ -71,6 +71,44 @@ def test_another_alpha(model, digits, long, tmp_path):
     assert stricter.radius.sum() < outcomes_of(long).radius.sum()
 
 
+def test_the_runner_up_bound(model, digits, long, tmp_path):
+    """On the votes of an earlier run, the same inputs use it as in a certification; also with a σ of each input."""
+    options = {"bound": "runner-up", "n": 1_000}
+    anew = certified(Smoothed(model, Gaussian(0.35)), digits, tmp_path / "long", Cohen(**options))
+    found = recompute(long, **options)
+    assert_same(found, anew)
+    assert_same(recompute(anew), anew)
+    used = [row["p_upper"] is not None for row in anew.rows()]
+    assert any(used)
+    plain = recompute(long, n=1_000)
+    assert_same(
+        recompute(anew, bound="plain"),
+        certified(Smoothed(model, Gaussian(0.35)), digits, tmp_path / "plain", Cohen(n=1_000)),
+    )
+    assert (found.radius > plain.radius).any()
+    assert found.metadata.chosen == ("n = 1,000", "the runner-up bound")
+    assert recompute(anew).metadata.chosen == ()
+    assert "bound" not in long.config["procedure"]  # as in runs of earlier versions
+    assert (plain.origin.bound, found.origin.bound, found.origin.alike) == (
+        "plain",
+        "runner-up",
+        outcomes_of(anew).origin.alike,
+    )
+    each = Smoothed(model, Gaussian(0.25), sigma=OptimizeSigma(steps=3))
+    runs = [
+        certified(each, digits, tmp_path / str(n), Cohen(n=n, bound=bound))
+        for n, bound in ((1_000, "plain"), (100, "runner-up"))
+    ]
+    assert_same(recompute(runs[0], n=100, bound="runner-up"), runs[1])
+    with pytest.raises(UsageError, match="bound"):
+        recompute(long, bound="best")
+    uniform = write_run(
+        tmp_path / "uniform", long.table(), {**long.config, "noise": {"name": "uniform", "lam": 0.5}}, {}
+    )
+    with pytest.raises(UsageError, match="uniform noise has no radius for the runner-up bound"):
+        recompute(uniform, bound="runner-up")
+
+
 @pytest.mark.parametrize("noise", [Uniform(0.5), Discrete(0.6, levels=2)], ids=lambda noise: noise.name)
 def test_other_noises(model, digits, tmp_path, noise):
     black_and_white = [((x > 0.5).float(), label) for x, label in (digits[i] for i in range(len(digits)))]
@@ -118,7 +156,7 @@ def test_loading_recomputes(long, tmp_path):
     assert found.radius.tolist() == recompute(long, n=1_000).radius.tolist()
     (log,) = [tmp_path / "log"]
     log.write_text("idx\tlabel\tpredict\tradius\tcorrect\ttime\n0\t1\t1\t0.5\t1\t0:00:01\n")
-    with pytest.raises(UsageError, match="keeps no votes to recompute from; leave out --at-n and --at-alpha"):
+    with pytest.raises(UsageError, match="keeps no votes to recompute from; leave out --at-n, --at-alpha and --bound"):
         load_outcomes([log], alpha=0.01)
     write_run(tmp_path / "imported", long.table(), {"kind": "imported certification"}, {})
     with pytest.raises(UsageError, match="is an imported certification, which holds no votes"):

@@ -19,7 +19,7 @@ from smoothcert.types import RunError
 
 DATA = [(torch.full((2, 4), i / 20), i % 4) for i in range(20)]
 QUICK = Cohen(n=200)
-NEW_COLUMNS = ["seed", "arithmetic", "offset", "runtime", "model", "input"]
+NEW_COLUMNS = ["seed", "arithmetic", "offset", "runtime", "model", "input", "p_upper"]
 
 
 def linear(seed: int = 0, classes: int = 4) -> nn.Module:

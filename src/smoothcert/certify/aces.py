@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar
 
-from smoothcert.certify.base import Procedure, Task, require_count
+from smoothcert.certify.base import Task, require_count
+from smoothcert.certify.bounds import BoundedProcedure
 from smoothcert.certify.choice import composed, core_class
 from smoothcert.classifiers.identity import model_identity
 from smoothcert.classifiers.sealed import Sealed
@@ -17,7 +18,7 @@ from smoothcert.types import ABSTAIN, CERTIFIER, CORE, Certificate, Prediction, 
 
 
 @dataclass(frozen=True)
-class Aces(Procedure):
+class Aces(BoundedProcedure):
     """Certify where a smoothed selector certifiably chooses the smoothed classifier; elsewhere call a core.
 
     CERTIFY and PREDICT of Horváth, Müller, Fischer and Vechev (2022), ACES, Algorithms 1 and 4. The selector votes on
@@ -88,15 +89,14 @@ class Aces(Procedure):
         return self.n0 + self.n
 
     def certify(self, task: Task) -> Steps[Certificate]:
-        norm = task.noise.resolve_norm(self.norm)
+        norm = self.checked_norm(task)
         core = None if self.core is None else core_class(self.core, task)
         selection, scores0 = yield from self._draw(SELECTION, self.n0)
         votes, scores = yield from self._draw(ESTIMATION, self.n)
         half = self.alpha / 2
-        guess, p_class = decisions.guess_and_bound(selection.counts, votes.counts, votes.n, half)
         guessed = int(decisions.guessed_choice(decisions.choice_votes(scores0.counts)[:, self._bin]))
         p_choice = lower_bound(int(decisions.choice_votes(scores.counts)[guessed, self._bin]), scores.n, half)
-        answer = task.certificate(int(guess), float(p_class), norm, half, {"top class": half}, votes, selection)
+        answer = self.certificate(task, norm, half, selection, votes)
         choice = task.certificate(guessed, p_choice, norm, half, {"selector": half}, scores, scores0)
         label = int(decisions.routed_class(choice.label, answer.label, ABSTAIN if core is None else core))
         proved = choice.label == CERTIFIER and not answer.abstained

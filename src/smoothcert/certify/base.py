@@ -54,9 +54,9 @@ class Task:
         """Return the distance from the input to the nearest grid point; 0 without a grid."""
         return 0.0 if self.x is None else self.noise.offset(self.x, norm)
 
-    def radius(self, p: float, norm: Norm) -> float:
-        """Return the radius around the input that a lower bound on a probability proves."""
-        return float(self.noise.radius(p, norm, self.dimension, self.offset(norm)))
+    def radius(self, p: float, norm: Norm, p_upper: float = 1.0) -> float:
+        """Return the radius around the input that bounds on probabilities prove; see :meth:`Noise.radius`."""
+        return float(self.noise.radius(p, norm, self.dimension, self.offset(norm), p_upper))
 
     def threshold(self, r: float, norm: Norm) -> float:
         """Return the probability that proves the radius r around the input."""
@@ -73,19 +73,23 @@ class Task:
         selection: Votes,
         decisions: Mapping[float, Outcome] | None = None,
         stages: tuple[Votes, ...] = (),
+        p_upper: float | None = None,
     ) -> Certificate:
-        """Return the certificate that a lower bound on the guessed class's probability proves, or abstain up to ½.
+        """Return the certificate that bounds on the probabilities of the guessed class and of the others prove.
+
+        Without ``p_upper``, a bound for every other class, it abstains unless the lower bound exceeds ½.
 
         A target decided as certified is proved as such: rounding on the way from its threshold to the bound and back
         must not shorten it.
         """
-        label = int(certified_class(guess, p_lower))
+        upper = 1.0 if p_upper is None else p_upper
+        label = int(certified_class(guess, p_lower, upper))
         decisions = decisions or {}
         targets = [target for target, outcome in decisions.items() if outcome is Outcome.CERTIFIED]
         overall = Outcome.UNDECIDED if label == ABSTAIN else Outcome.CERTIFIED
         return Certificate(
             label=label,
-            radius=0.0 if label == ABSTAIN else max([self.radius(p_lower, norm), *targets]),
+            radius=0.0 if label == ABSTAIN else max([self.radius(p_lower, norm, upper), *targets]),
             norm=norm,
             guarantee=Guarantee.GLOBAL,
             alpha=alpha,
@@ -93,6 +97,7 @@ class Task:
             n=votes.n,
             counts=votes.counts,
             p_lower=p_lower,
+            p_upper=p_upper,
             n0=selection.n,
             selection=selection.counts,
             noise=repr(self.noise),

@@ -70,6 +70,7 @@ def composed(
             choice=choice.label,
             radius=choice.radius,
             p_lower=choice.p_lower,
+            p_upper=choice.p_upper,
             n=choice.n,
             counts=choice.counts,
             n0=choice.n0,

@@ -9,16 +9,16 @@ from typing import ClassVar
 
 import scipy
 
-from smoothcert.certify.base import Procedure, Task, require_count
+from smoothcert.certify.base import Task, require_count
+from smoothcert.certify.bounds import BoundedProcedure
 from smoothcert.certify.forecast import Chance, Decision, Forecast
 from smoothcert.sampling import ESTIMATION, SELECTION, Draw, Steps
 from smoothcert.stats import lower_bound, wald_bound
-from smoothcert.stats.decisions import guess_and_bound
 from smoothcert.types import Certificate, Prediction
 
 
 @dataclass(frozen=True)
-class Cohen(Procedure):
+class Cohen(BoundedProcedure):
     """Guess the class from ``n0`` votes, and bound its probability from ``n`` other ones.
 
     CERTIFY and PREDICT of Cohen, Rosenfeld and Kolter (2019), §3.2. PREDICT uses the two-sided test of Hung and
@@ -59,12 +59,10 @@ class Cohen(Procedure):
         return (Decision(self.n, enough if enough <= self.n else None, None),), tuple(chances)
 
     def certify(self, task: Task) -> Steps[Certificate]:
-        norm = task.noise.resolve_norm(self.norm)
+        norm = self.checked_norm(task)
         (selection,) = yield Draw(SELECTION, self.n0)
         (votes,) = yield Draw(ESTIMATION, self.n)
-        guess, p_lower = guess_and_bound(selection.counts, votes.counts, votes.n, self.alpha)
-        split = {"top class": self.alpha}
-        return task.certificate(int(guess), float(p_lower), norm, self.alpha, split, votes, selection)
+        return self.certificate(task, norm, self.alpha, selection, votes)
 
     def predict(self, task: Task) -> Steps[Prediction]:
         return task.top_class(self.n, self.alpha)

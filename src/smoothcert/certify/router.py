@@ -86,7 +86,7 @@ class Routed(Procedure):
             core = core_class(expert, replace(task, num_classes=classes))
             undecided = dict.fromkeys(choice.decisions, Outcome.UNDECIDED)  # nothing is proved around the input
             choice = replace(choice, decisions=undecided)
-            answer = replace(unsampled, decisions=undecided, p_lower=0.0, noise="")
+            answer = replace(unsampled, decisions=undecided, p_lower=0.0, p_upper=None, noise="")
             return _composed(choice, answer, label=core, proved=False, core=core)
         answer = yield from self._asking(expert, half.certify(_expert_task(expert, task)))
         return _composed(choice, answer, label=answer.label, proved=not answer.abstained)

@@ -9,21 +9,26 @@ from typing import ClassVar
 
 import numpy as np
 
-from smoothcert.certify.base import Procedure, Task, require_count, require_probability, require_radii
+from smoothcert.certify.base import Task, require_count, require_probability, require_radii
+from smoothcert.certify.bounds import BoundedProcedure
 from smoothcert.certify.forecast import Chance, Forecast, decisions
 from smoothcert.sampling import ESTIMATION, SELECTION, Draw, Steps
 from smoothcert.sampling.seeds import MODELLING
-from smoothcert.stats import lower_bound, stage_boundaries, staged_characteristics, wald_bound
-from smoothcert.types import Certificate, Outcome, UsageError, Votes
+from smoothcert.stats import lower_bound, stage_boundaries, staged_characteristics, upper_bound, wald_bound
+from smoothcert.stats.decisions import guess_and_bounds
+from smoothcert.types import Certificate, Norm, Outcome, UsageError, Votes
 
 
 @dataclass(frozen=True)
-class Staged(Procedure):
+class Staged(BoundedProcedure):
     """Certify or refute a target radius early, in stages of fresh samples.
 
     CertifyAdp of Horváth, Müller, Fischer and Vechev (2022), Algorithm 2. The class is guessed once; stage j certifies
     with a lower bound at α/s and aborts with an upper bound at β/(s − 1), never in the last stage. The radius of the
     certificate is the one that the bound of the deciding stage proves, at least the target if certified.
+
+    The runner-up bound halves both levels: a stage aborts if the target is out of reach even for the largest plausible
+    probability of the guessed class and the smallest of the class with the second most selection votes.
 
     Args:
         radius: The target radius.
@@ -78,32 +83,49 @@ class Staged(Procedure):
         return decisions(counts.stages, counts.certify, counts.abort), tuple(chances)
 
     def certify(self, task: Task) -> Steps[Certificate]:
-        norm = task.noise.resolve_norm(self.norm)
+        norm = self.checked_norm(task)
         threshold = task.threshold(self.radius, norm)
         if self.reach <= threshold:
             raise self._unreachable(task, norm, threshold, f"a last stage of {self.stages[-1]:,}")
         boundaries = stage_boundaries(threshold, self.stages, self.alpha, self.beta)
         (selection,) = yield Draw(SELECTION, self.n0)
         guess = int(np.argmax(selection.counts))
+        runner_up = self.uses_runner_up(selection, self.stages[-1], self.level)
         outcome, drawn = Outcome.UNDECIDED, list[Votes]()
         for stage, size in enumerate(self.stages):
             (votes,) = yield Draw(ESTIMATION + stage, size)
             drawn.append(votes)
-            if votes.counts[guess] >= boundaries.certify[stage]:
-                outcome = Outcome.CERTIFIED
-                break
-            if votes.counts[guess] <= boundaries.abort[stage]:
-                outcome = Outcome.REFUTED
+            _, p_lower, p_upper = guess_and_bounds(selection.counts, votes.counts, size, self.level, runner_up)
+            if runner_up:
+                certified = task.radius(float(p_lower), norm, float(p_upper)) >= self.radius
+                aborted = stage < len(self.stages) - 1 and self._out_of_reach(task, norm, guess, selection, votes)
+            else:
+                certified = votes.counts[guess] >= boundaries.certify[stage]
+                aborted = votes.counts[guess] <= boundaries.abort[stage]
+            if certified or aborted:
+                outcome = Outcome.CERTIFIED if certified else Outcome.REFUTED
                 break
         total = np.sum([votes.counts for votes in drawn], axis=0).tolist()
+        bounds = (", top class", ", runner-up") if runner_up else ("",)
+        split = [f"stage {stage}{bound}" for stage in range(1, len(self.stages) + 1) for bound in bounds]
         return task.certificate(
             guess=guess,
-            p_lower=lower_bound(drawn[-1].counts[guess], drawn[-1].n, self.level),
+            p_lower=float(p_lower),
+            p_upper=float(p_upper) if runner_up else None,
             norm=norm,
             alpha=self.alpha,
-            alpha_split={f"stage {stage}": self.level for stage in range(1, len(self.stages) + 1)},
+            alpha_split=dict.fromkeys(split, self.level / len(bounds)),
             votes=Votes(n=sum(votes.n for votes in drawn), counts=tuple(total)),
             selection=selection,
             decisions={self.radius: outcome},
             stages=tuple(drawn),
         )
+
+    def _out_of_reach(self, task: Task, norm: Norm, guess: int, selection: Votes, votes: Votes) -> bool:
+        """Return whether the runner-up bound cannot prove the target, wrongly with probability at most β/(s − 1)."""
+        others = (label for label in range(task.num_classes) if label != guess)
+        rival = max(others, key=selection.counts.__getitem__)
+        share = self.beta / (2 * (len(self.stages) - 1))
+        likeliest = upper_bound(votes.counts[guess], votes.n, share)
+        rarest = lower_bound(votes.counts[rival] + votes.invalid, votes.n, share)
+        return task.radius(likeliest, norm, rarest) < self.radius

@@ -9,13 +9,14 @@ from typing import Annotated
 import typer
 
 from smoothcert.certify import Cohen
+from smoothcert.certify.bounds import BoundedProcedure
 from smoothcert.certify.plan import Plan, expected_samples, simultaneous_cost
 from smoothcert.certify.plan import plan as make_plan
 from smoothcert.cli.procedures import NoiseOptions, ProcedureOptions
 from smoothcert.cli.show import radii, show_columns
 from smoothcert.report.metrics import parse_radii
 from smoothcert.report.pilot import find_pilot, guess_probabilities, sampling_rate
-from smoothcert.types import Norm, UsageError, radius_text
+from smoothcert.types import PLAIN, Norm, UsageError, radius_text
 
 
 def plan(
@@ -57,6 +58,8 @@ def plan(
             raise UsageError("a plan is about one target radius; give one.")
         target = targets[0]
     single = how.build()
+    if isinstance(single, BoundedProcedure) and single.bound != PLAIN:
+        typer.echo("Note: this plan is for the plain bound, which needs the probability of one class only.", err=True)
     settings, _ = how.share(single, inputs)
     if p is not None and max(p) > 1:
         raise UsageError(f"--p must be probabilities between 0 and 1, got {max(p):g}.")

@@ -13,7 +13,7 @@ import typer
 from rich.console import Group, RenderableType
 
 from smoothcert.certify import PROCEDURES
-from smoothcert.cli.options import output_file, output_folder
+from smoothcert.cli.options import choice, output_file, output_folder
 from smoothcert.cli.procedures import NoiseOptions
 from smoothcert.cli.show import Format, Output, Radii, show, show_accuracy
 from smoothcert.compositions import open_classifier
@@ -27,11 +27,12 @@ from smoothcert.report.tables.savings import consensus_text, savings, savings_te
 from smoothcert.store import Outcomes, Run, load_run, merge_runs, read_log, write_log, write_run
 from smoothcert.store.logs import LOGGED_RADIUS, METADATA
 from smoothcert.store.result import log_name
-from smoothcert.types import Guarantee, Norm, UsageError, radius_text
+from smoothcert.types import BOUNDS, Guarantee, Norm, UsageError, radius_text
 
 Results = Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders, logs, or folders of them.")]
 AtN = Annotated[int | None, "Recompute with the first N stored votes of each input; choose N before looking."]
 AtAlpha = Annotated[float | None, "Recompute at this alpha from the stored votes; choose it before looking."]
+Bound = Annotated[str | None, choice("bound", BOUNDS, "Recompute with this bound; choose it before looking", "--bound")]
 
 
 def table(
@@ -44,6 +45,7 @@ def table(
     intervals: Annotated[bool, "Add 95 % intervals over the test sample."] = False,
     at_n: AtN = None,
     at_alpha: AtAlpha = None,
+    bound: Bound = None,
     output: Output = None,
 ) -> None:
     """Show certified accuracy at radii, average certified radius (ACR) and abstentions of runs and logs side by side.
@@ -52,9 +54,9 @@ def table(
     always rounded down. The best value of a column is bold and the runner-up underlined, among runs of the same noise
     scale, norm, guarantee, dataset and inputs. Runs that differ only in seeds are one line: mean ± standard deviation.
     Runs in different norms are refused. The notes below the table state norm, guarantee, arithmetic and the expected
-    number of false statements: at most α times the number of inputs. Choose `--at-n` and `--at-alpha` before looking at
-    results: the best of several n is not a certificate at α. Files in a folder that are not results are skipped with a
-    warning.
+    number of false statements: at most α times the number of inputs. Choose `--at-n`, `--at-alpha` and `--bound` before
+    looking at results: the best of several choices is not a certificate at α. Files in a folder that are not results
+    are skipped with a warning.
 
     **Examples**
 
@@ -62,8 +64,9 @@ def table(
         smoothcert table runs/mine published/sigma_0.50 --format latex -o table.tex
         smoothcert table runs/* --style catrs --format html
         smoothcert table runs/* --at-n 10000 --at-alpha 0.01
+        smoothcert table runs/* --bound runner-up
     """
-    runs = load_outcomes(paths, n=at_n, alpha=at_alpha)
+    runs = load_outcomes(paths, n=at_n, alpha=at_alpha, bound=bound)
     show_accuracy(runs, radii, format, output, each=each, intervals=intervals, style=style, marks=marks)
 
 
@@ -72,6 +75,7 @@ def compare(
     radii: Radii = None,
     at_n: AtN = None,
     at_alpha: AtAlpha = None,
+    bound: Bound = None,
     format: Format = None,
     output: Output = None,
 ) -> None:
@@ -80,8 +84,8 @@ def compare(
     Over the inputs that both have: average certified radius (ACR) with a paired-bootstrap interval and a sign-flip
     test, certified accuracy at radii with the exact McNemar test (p-values corrected by Holm's method), a sign test
     over the radii, and the inputs that differ most. Runs in different norms are refused; where the guarantees or the
-    datasets differ, or a guarantee is unknown, neither run is called better. Choose `--at-n` and `--at-alpha` before
-    looking at results.
+    datasets differ, or a guarantee is unknown, neither run is called better. Choose `--at-n`, `--at-alpha` and
+    `--bound` before looking at results.
 
     **Examples**
 
@@ -92,7 +96,7 @@ def compare(
     """
     if len(paths) < 2:
         raise UsageError("a comparison needs at least two runs; name another one.")
-    runs = [_only(path, at_n, at_alpha) for path in paths]
+    runs = [_only(path, at_n, at_alpha, bound) for path in paths]
     if len({run.name for run in runs}) < len(runs):
         runs = [replace(run, name=str(path)) for run, path in zip(runs, paths, strict=True)]
     found = [comparing.compare(runs[0], other, radii) for other in runs[1:]]
@@ -106,8 +110,8 @@ def compare(
     show(shown, format, output, notes=[*chosen(runs), *several])
 
 
-def _only(path: Path, n: int | None, alpha: float | None) -> Outcomes:
-    found = load_outcomes([path], n=n, alpha=alpha)
+def _only(path: Path, n: int | None, alpha: float | None, bound: str | None) -> Outcomes:
+    found = load_outcomes([path], n=n, alpha=alpha, bound=bound)
     if len(found) > 1:
         raise UsageError(f"{path} holds {len(found)} runs or logs; name the one to compare, such as {found[0].name}.")
     return found[0]
@@ -249,12 +253,14 @@ def info(
 
 
 def _show_probabilities(run: Run) -> None:
-    table = run.table(["p_lower"])
+    table = run.table(["p_lower", "p_upper"])
     if "p_lower" in table.column_names and table["p_lower"].null_count == 0:
         levels = (0.05, 0.25, 0.5, 0.75, 0.95)
         found = np.quantile(table["p_lower"].to_numpy(), levels, method="inverted_cdf")
         shown = ", ".join(f"{level:.0%}: {radius_text(p)}" for level, p in zip(levels, found.tolist(), strict=True))
         typer.echo(f"Lower bound on p_A, quantiles over inputs: {shown}")
+    if "p_upper" in table.column_names and table["p_upper"].null_count < len(table):
+        typer.echo(f"Runner-up bound: {len(table) - table['p_upper'].null_count} of {len(table)} inputs")
 
 
 def show_savings(run: Run, reference: Run | None = None) -> None:

@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from smoothcert.certify import Procedure
+from smoothcert.certify.bounds import BoundedProcedure
 from smoothcert.classifiers.sealed import Sealed
 from smoothcert.doctor.findings import Finding, error, info, warning
 from smoothcert.doctor.inputs import Sample
 from smoothcert.noise import Noise
-from smoothcert.types import UsageError
+from smoothcert.types import PLAIN, UsageError
 
 COPIES = 200
 """Noisy copies of each input."""
@@ -155,7 +156,8 @@ def check_forecast(trial: Trial, procedure: Procedure, noise: Noise, dimension: 
             detail = f"{_percent(share).capitalize()} of inputs will not be certified at radius {radius:g}, by forecast"
     except (UsageError, NotImplementedError):
         return []  # invalid settings were reported already, and not every procedure has a forecast
-    detail += f" ({trial.copies} copies of {len(trial.y)} inputs)."
+    plain = " with the plain bound" if isinstance(procedure, BoundedProcedure) and procedure.bound != PLAIN else ""
+    detail += f"{plain} ({trial.copies} copies of {len(trial.y)} inputs)."
     if share < _MANY:
         return [info("forecast", detail)]
     advice = "Use less noise or a smaller target radius, or a model trained for this noise, before a long run."

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from torch import Generator, Tensor
 
 from smoothcert.stats.binomial import FloatArray
-from smoothcert.types import Norm, UsageError
+from smoothcert.types import Norm, UsageError, is_certified
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class Noise(ABC):
     symbol: ClassVar[str] = ""  # of the first setting, which is its scale, in tables; its name by default
     additive: ClassVar[bool] = True  # whether a copy is the input plus something that does not depend on the input
     rounds: ClassVar[bool] = False  # whether _radius and _threshold round outwards; otherwise the base class does
+    two_sided: ClassVar[bool] = False  # whether a bound on the runner-up lengthens a radius, by _radius_between
 
     @abstractmethod
     def sample(self, x: Tensor, out: Tensor, generator: Generator | None = None) -> Tensor:
@@ -66,7 +67,12 @@ class Noise(ABC):
         return x
 
     def radius(
-        self, p: ArrayLike, norm: Norm | str | None = None, dimension: int | None = None, offset: ArrayLike = 0.0
+        self,
+        p: ArrayLike,
+        norm: Norm | str | None = None,
+        dimension: int | None = None,
+        offset: ArrayLike = 0.0,
+        p_upper: ArrayLike = 1.0,
     ) -> FloatArray:
         """Return the radius proved by a lower bound ``p`` on the probability of the top class.
 
@@ -75,17 +81,31 @@ class Noise(ABC):
             norm: One of :attr:`norms`; the first by default.
             dimension: Number of coordinates of an input, for norms whose radius depends on it.
             offset: The :meth:`offset` of the input(s).
+            p_upper: Upper bound(s) on the probability of every other class; 1 without one. Below 1 − p it lengthens
+                the radius, for noises that are ``two_sided``.
 
         Returns:
-            The radius for each p, rounded down; 0 where p ≤ ½.
+            The radius for each p, rounded down; 0 where p ≤ ½ and p ≤ p_upper.
         """
-        p = np.asarray(p, dtype=np.float64)
-        if not np.all((p >= 0) & (p <= 1)):
-            raise UsageError("p must be a probability between 0 and 1.")
-        radius = self._radius(np.maximum(p, 0.5), self.resolve_norm(norm), _checked(dimension))
+        p, p_upper = np.broadcast_arrays(np.asarray(p, dtype=np.float64), np.asarray(p_upper, dtype=np.float64))
+        for name, values in (("p", p), ("p_upper", p_upper)):
+            if not np.all((values >= 0) & (values <= 1)):
+                raise UsageError(f"{name} must be a probability between 0 and 1.")
+        norm, dimension = self.resolve_norm(norm), _checked(dimension)
+        radius = self._radius(np.maximum(p, 0.5), norm, dimension)
+        closer = (p_upper < 1.0 - p) & (p_upper < p)
+        if np.any(closer):
+            self.require_two_sided()
+            between = self._radius_between(np.where(closer, p, 0.5), np.where(closer, p_upper, 0.5), norm, dimension)
+            radius = np.where(closer, between, radius)
         # A few units in the last place: the error of the special functions may not lengthen a radius.
         slack = 0.0 if self.rounds else 1e-14
-        return shortened(np.where(p > 0.5, np.maximum(radius * (1.0 - slack), 0.0), 0.0), offset)
+        return shortened(np.where(is_certified(p, p_upper), np.maximum(radius * (1.0 - slack), 0.0), 0.0), offset)
+
+    def require_two_sided(self) -> None:
+        """Raise a UsageError if a bound on the runner-up does not lengthen the radius of this noise."""
+        if not self.two_sided:
+            raise UsageError(f"{self.name} noise has no radius for the runner-up bound; use the plain bound.")
 
     def threshold(
         self, r: ArrayLike, norm: Norm | str | None = None, dimension: int | None = None, offset: ArrayLike = 0.0
@@ -112,6 +132,13 @@ class Noise(ABC):
 
     @abstractmethod
     def _threshold(self, r: FloatArray, norm: Norm, dimension: int | None) -> FloatArray: ...
+
+    def _radius_between(self, p: FloatArray, q: FloatArray, norm: Norm, dimension: int | None) -> FloatArray:
+        """Return the radius for probabilities of at least ``p`` of the top class and at most ``q`` ≤ p of any other.
+
+        Differences must be rounded down: the base class only covers relative errors of the result.
+        """
+        raise NotImplementedError
 
     def resolve_norm(self, norm: Norm | str | None) -> Norm:
         """Return the given norm, or the default one for None; raise a UsageError if the noise does not certify it."""

@@ -59,6 +59,7 @@ def table(
     each: bool = False,
     n: int | None = None,
     alpha: float | None = None,
+    bound: str | None = None,
 ) -> str:
     """Write certified accuracy at radii, ACR and abstentions as a table, as ``smoothcert table`` does.
 
@@ -72,8 +73,9 @@ def table(
         each: Whether runs that differ in seeds only have separate lines.
         n: Recompute with the first n stored votes of each input; choose it before looking.
         alpha: Recompute at this alpha; choose it before looking.
+        bound: Recompute with this bound, ``plain`` or ``runner-up``; choose it before looking.
     """
-    found = load_outcomes(_paths(results), n=n, alpha=alpha)
+    found = load_outcomes(_paths(results), n=n, alpha=alpha, bound=bound)
     made = _accuracy.accuracy_table(found, radii, each=each)
     return _accuracy.render(made, format, intervals=intervals, style=style, marks=marks)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,12 @@ from smoothcert.report.metrics import (
     check_same_inputs,
     common_norm,
 )
-from smoothcert.report.recompute import dimension_for, offsets
+from smoothcert.report.recompute import dimension_for, offsets, runner_up_inputs
 from smoothcert.stats import lower_bound
 from smoothcert.stats.decisions import (
     certified_class,
     choice_votes,
-    guess_and_bound,
+    guess_and_bounds,
     guessed_choice,
     predicted_choice,
     predicted_class,
@@ -37,7 +38,7 @@ from smoothcert.stats.decisions import (
 from smoothcert.store import LogKind, Result, load_result
 from smoothcert.store.outcomes import UNKNOWN, Metadata, Outcomes, read_metadata, read_norm
 from smoothcert.store.result import CERTIFICATION, ENTROPIES, SELECTION, natural_count, no_rows
-from smoothcert.types import ABSTAIN, CERTIFIER, CORE, Guarantee, Norm, RunError, StrPath, UsageError
+from smoothcert.types import ABSTAIN, CERTIFIER, CORE, PLAIN, Guarantee, Norm, RunError, StrPath, UsageError
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -139,7 +140,8 @@ def components_from_votes(
     selector: ArrayLike,
     n: int,
     alpha: float,
-    radius: Callable[[FloatArray], FloatArray],
+    radius: Callable[..., FloatArray],
+    runner_up: ArrayLike = False,
     offset: ArrayLike = 0.0,
     norm: Norm | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -157,26 +159,23 @@ def components_from_votes(
             in (θ_{j-1}, θ_j] with θ_j = j/(thresholds - 1).
         n: Estimation samples, invalid ones included.
         alpha: The probability of a wrong statement, for both parts together.
-        radius: The radius that a lower bound on a probability proves, as ``noise.radius``.
+        radius: The radius that bounds on probabilities prove, as ``noise.radius``.
+        runner_up: Whether the certifier uses the runner-up bound, or for which inputs.
         offset: The distance of each input from its grid point, which is subtracted from its radii.
     """
     name, index, label = certifier
     inputs = np.asarray(index), np.asarray(label)
     class_guess, class_votes = _votes(name, len(inputs[0]), n, selection, counts)
     choice_guess, score_votes = _votes(name, len(inputs[0]), n, selector0, selector)
-
-    def proved(guess: IntArray, count: IntArray) -> tuple[IntArray, FloatArray]:
-        distinct, place = np.unique(count, return_inverse=True)
-        bound = lower_bound(distinct, n, alpha / 2)
-        answer = certified_class(guess, bound[place].reshape(count.shape))
-        radii = shortened(radius(bound)[place].reshape(count.shape), offset)
-        return answer, np.where(answer == ABSTAIN, 0.0, radii)
-
-    guess = class_guess.argmax(axis=1)
-    certified, radii = proved(guess, np.take_along_axis(class_votes, guess[:, None], axis=1)[:, 0])
+    guess, p_lower, p_upper = guess_and_bounds(class_guess, class_votes, n, alpha / 2, runner_up)
+    certified = certified_class(guess, p_lower, p_upper)
+    radii = shortened(radius(p_lower, p_upper=p_upper), offset)
     chosen = choice_votes(score_votes).swapaxes(1, 2)  # (core or certifier, thresholds, inputs)
     guess = guessed_choice(choice_votes(choice_guess).swapaxes(1, 2))
-    choice, choice_radius = proved(guess, np.where(guess == CERTIFIER, chosen[CERTIFIER], chosen[CORE]))
+    count, place = np.unique(np.where(guess == CERTIFIER, chosen[CERTIFIER], chosen[CORE]), return_inverse=True)
+    bound, place = lower_bound(count, n, alpha / 2), place.reshape(guess.shape)
+    choice = certified_class(guess, bound[place])
+    choice_radius = np.where(choice == ABSTAIN, 0.0, shortened(radius(bound)[place], offset))
     return Components(
         certifier=Outcomes(name, *inputs, certified, radii, norm, alpha=np.array(alpha), metadata=metadata),
         predicted=predicted_class(class_votes, alpha / 2)[0],
@@ -323,11 +322,13 @@ def load_single(source: StrPath | Result) -> Single:
     counts, alpha = result.votes("counts"), _common(result, "alpha")
     if result.settings.composed:  # the stored answers are those of the composition
         noise, norm = _noise(result)
-        guess, bound = guess_and_bound(result.votes("selection"), counts, _common(result, "n"), alpha)
+        selection, n = result.votes("selection"), _common(result, "n")
+        runner_up = _runner_up(result, noise, selection, n, alpha)
+        guess, p_lower, p_upper = guess_and_bounds(selection, counts, n, alpha, runner_up)
         outcomes = replace(
             outcomes,
-            predict=certified_class(guess, bound),
-            radius=noise.radius(bound, norm, dimension_for(result, noise, norm), offsets(result.table())),
+            predict=certified_class(guess, p_lower, p_upper),
+            radius=noise.radius(p_lower, norm, dimension_for(result, noise, norm), offsets(result.table()), p_upper),
             norm=norm,
             metadata=replace(outcomes.metadata, guarantee=(Guarantee.GLOBAL.value,)),
             natural=None,
@@ -361,7 +362,8 @@ def _from_run(result: Result, core: StrPath | None) -> Components:
             **{column: result.votes(column) for column in _VOTES},
             n=n,
             alpha=alpha,
-            radius=lambda bound: noise.radius(bound, norm, dimension),
+            radius=partial(noise.radius, norm=norm, dimension=dimension),
+            runner_up=_runner_up(result, noise, result.votes("selection"), n, alpha / 2),
             offset=offsets(table),
             norm=norm,
             settings={"n": n, "alpha": alpha, "noise": str(noise)},
@@ -486,6 +488,11 @@ def _common(result: Result, key: str) -> Any:
         shown = " and ".join(map(str, values[:2]))
         raise UsageError(f"{result.path} holds rows with different {key} ({shown}); evaluate them separately.")
     return values[0]
+
+
+def _runner_up(result: Result, noise: Noise, selection: IntArray, n: int, alpha: float) -> NDArray[np.bool_]:
+    """Return which inputs use the runner-up bound."""
+    return runner_up_inputs(result.settings.procedure.bound or PLAIN, noise, selection, _common(result, "n0"), n, alpha)
 
 
 def _noise(result: Result) -> tuple[Noise, Norm]:

@@ -175,11 +175,11 @@ def _remarks(whole: tuple[Outcomes, Outcomes], compared: tuple[Outcomes, Outcome
     arithmetic = [run.metadata.text("arithmetic") for run in compared]
     if arithmetic[0] != arithmetic[1]:
         remarks.append(f"The runs differ in arithmetic ({arithmetic[0]} and {arithmetic[1]}).")
-    for what, name in (("n", "numbers of samples"), ("alpha", "alpha")):
+    for what, name in (("n", "numbers of samples"), ("alpha", "alpha"), ("bound", "bounds")):
         values = [getattr(run.origin or Origin(), what) for run in compared]
         if None not in values and values[0] != values[1]:
             shown = " and ".join(f"{value:,}" if isinstance(value, int) else f"{value}" for value in values)
-            advice = "radii depend on it, and --at-n or --at-alpha make them comparable"
+            advice = "radii depend on it, and --at-n, --at-alpha or --bound make them comparable"
             remarks.append(f"The runs have different {name} ({shown}); {advice}.")
     return [*remarks, *notes(subjects(compared))]
 

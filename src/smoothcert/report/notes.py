@@ -17,13 +17,13 @@ import numpy as np
 from smoothcert.report.metrics import NORM_TEXT
 from smoothcert.store import Origin, Outcomes
 from smoothcert.store.outcomes import METADATA_COLUMNS, Metadata, merged_metadata
-from smoothcert.types import Guarantee, Norm
+from smoothcert.types import RUNNER_UP, Guarantee, Norm
 
 CHOSEN = (
-    "such a bound is valid only if the choice was made before looking at the results; the best of several stored n is "
+    "such a bound is valid only if the choice was made before looking at the results; the best of several choices is "
     "not a certificate at alpha, since the best of k makes up to k times as many errors"
 )
-"""The sentence for numbers of samples and error probabilities that were chosen after the votes were drawn."""
+"""The sentence for settings that were chosen after the votes were drawn."""
 
 COVERED = {
     Guarantee.POINTWISE.value: (
@@ -129,6 +129,7 @@ def notes(shown: Sequence[Subject], *, ranked: bool = False) -> list[str]:
         *(_sentence(f"{kind}: {meaning}.") for kind, meaning in COVERED.items() if kind in present),
         *[f"Best and runner-up are found among runs of the same {same} only."] * (ranked and (kinds or inputs)),
         *_mixed(shown),
+        *_runner_up(shown),
         *expected_errors(shown),
         *chosen([run for each in shown for run in each.runs]),
     ]
@@ -165,6 +166,14 @@ def _mixed(shown: Sequence[Subject]) -> list[str]:
         for what, plural in {**kinds, "model": "classifiers"}.items()
         if len(getattr(run.metadata, what)) > 1
     ]
+
+
+def _runner_up(shown: Sequence[Subject]) -> list[str]:
+    """Name runs whose radii follow from a bound on the runner-up too, unlike those of most published tables."""
+    runs = dict.fromkeys(run for each in shown for run in each.runs)
+    names = [run.name for run in runs if (run.origin or Origin()).bound == RUNNER_UP]
+    of = "" if len(names) == len(runs) else f" of {name_list(names)}" if names else ""
+    return [f"Radii{of} use the runner-up bound where the selection votes favour it."] if names else []
 
 
 def expected_errors(shown: Sequence[Subject]) -> list[str]:

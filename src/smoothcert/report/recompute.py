@@ -10,39 +10,47 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from smoothcert.noise import Gaussian, Noise
-from smoothcert.stats.decisions import certified_class, guess_and_bound
+from smoothcert.stats.decisions import certified_class, guess_and_bounds, prefers_runner_up
 from smoothcert.store import Outcomes, Result, Run, find_results
 from smoothcert.store.outcomes import read_metadata
 from smoothcert.store.result import natural_count, no_rows, vote_matrix
-from smoothcert.types import Guarantee, Norm, RunError, StrPath, UsageError
+from smoothcert.types import BOUNDS, PLAIN, RUNNER_UP, Guarantee, Norm, RunError, StrPath, UsageError, unknown_name
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
 
-def load_outcomes(paths: Sequence[StrPath], *, n: int | None = None, alpha: float | None = None) -> list[Outcomes]:
+def load_outcomes(
+    paths: Sequence[StrPath], *, n: int | None = None, alpha: float | None = None, bound: str | None = None
+) -> list[Outcomes]:
     """Read the outcomes of runs and logs; see :func:`~smoothcert.store.find_results` and :func:`recompute`."""
-    return [outcomes_of(result, n=n, alpha=alpha) for result in find_results(paths)]
+    return [outcomes_of(result, n=n, alpha=alpha, bound=bound) for result in find_results(paths)]
 
 
-def outcomes_of(source: Result | Run, *, n: int | None = None, alpha: float | None = None) -> Outcomes:
-    """Return the outcomes of a result or a run, recomputed if ``n`` or ``alpha`` is given."""
-    if n is not None or alpha is not None:
-        return recompute(source, n=n, alpha=alpha)
+def outcomes_of(
+    source: Result | Run, *, n: int | None = None, alpha: float | None = None, bound: str | None = None
+) -> Outcomes:
+    """Return the outcomes of a result or a run, recomputed if ``n``, ``alpha`` or ``bound`` is given."""
+    if n is not None or alpha is not None or bound is not None:
+        return recompute(source, n=n, alpha=alpha, bound=bound)
     return (Result(source.name, source) if isinstance(source, Run) else source).outcomes
 
 
-def recompute(source: Result | Run, *, n: int | None = None, alpha: float | None = None) -> Outcomes:
-    """Compute the outcomes that certifying with ``n`` samples at ``alpha`` would have had.
+def recompute(
+    source: Result | Run, *, n: int | None = None, alpha: float | None = None, bound: str | None = None
+) -> Outcomes:
+    """Compute the outcomes that certifying with ``n`` samples at ``alpha`` and with this bound would have had.
 
     The first samples of a run are the samples of a shorter one with the same seed, and their votes are kept at every
-    power of ten. The bound is valid only if ``n`` and ``alpha`` were chosen before looking at the results: the best of
-    k stored n makes up to k times as many errors as ``alpha`` allows. Tables print that warning.
+    power of ten. The result is valid only if the arguments were chosen before looking at the results: the best of k
+    choices makes up to k times as many errors as ``alpha`` allows. Tables print that warning.
 
     Args:
         source: A run with a fixed number of samples, also with a noise scale for every input.
         n: The number of estimation samples: that of the run, or a power of ten below it.
         alpha: The probability of a wrong statement; by default that of the run.
+        bound: ``plain`` or ``runner-up``; by default that of the run. The stored selection votes decide which inputs
+            use the runner-up bound, as in certification.
     """
     result = Result(source.name, source) if isinstance(source, Run) else source
     if alpha is not None and not 0 < alpha < 1:
@@ -61,29 +69,42 @@ def recompute(source: Result | Run, *, n: int | None = None, alpha: float | None
     dimension, offset = dimension_for(result, noise, norm), offsets(table)
     counts = _estimation_votes(result, table, samples, most)
     selection = _votes(result, "selection", table["selection"], n0)
-    guess, bound = guess_and_bound(selection, counts, samples, level)
+    recorded = procedure.bound or PLAIN
+    runner_up = runner_up_inputs(bound or recorded, noise, selection, n0, samples, level)
+    guess, p_lower, p_upper = guess_and_bounds(selection, counts, samples, level, runner_up)
     if settings.sigma is None:
-        radius = noise.radius(bound, norm, dimension, offset)
+        radius = noise.radius(p_lower, norm, dimension, offset, p_upper)
     elif result.has("sigma"):
-        rows = zip(result.array("sigma").tolist(), bound, offset, strict=True)
-        radius = np.array([float(Gaussian(sigma).radius(p, norm, dimension, each)) for sigma, p, each in rows])
+        rows = zip(result.array("sigma").tolist(), p_lower, offset, p_upper, strict=True)
+        radius = np.array([float(Gaussian(sigma).radius(p, norm, dimension, *more)) for sigma, p, *more in rows])
     else:
         raise RunError(f"{result.path} is damaged: an input has no sigma.")
     label = table["label"].to_numpy()
     chosen = [f"n = {samples:,}"] if samples != most else []
     chosen += [f"alpha = {level:g}"] if level != procedure.alpha else []
+    chosen += [f"the {bound} bound"] if bound not in (None, recorded) else []
     return Outcomes(
         result.name,
         table["index"].to_numpy(),
         label,
-        certified_class(guess, bound),
+        certified_class(guess, p_lower, p_upper),
         radius,
         norm,
-        result.origin(n=samples, alpha=level),
+        result.origin(n=samples, alpha=level, bound=bound),
         natural_count(counts, label, level) if settings.sigma is None else None,
         np.full(len(label), level),
         replace(read_metadata(table, seed=settings.seed), chosen=tuple(chosen)),
     )
+
+
+def runner_up_inputs(bound: str, noise: Noise, selection: IntArray, n0: int, n: int, alpha: float) -> NDArray[np.bool_]:
+    """Return which inputs use the runner-up bound, by their selection votes; none if the bound is plain."""
+    if bound not in BOUNDS:
+        raise unknown_name("bound", bound, BOUNDS)
+    if bound != RUNNER_UP:
+        return np.zeros(len(selection), dtype=bool)
+    noise.require_two_sided()
+    return prefers_runner_up(selection, n0, n, alpha)
 
 
 def dimension_for(result: Result, noise: Noise, norm: Norm) -> int | None:
@@ -104,7 +125,7 @@ def offsets(table: pa.Table) -> FloatArray:
 
 
 def _refuse_other_kinds(result: Result) -> None:
-    settings, advice = result.settings, "leave out --at-n and --at-alpha"
+    settings, advice = result.settings, "leave out --at-n, --at-alpha and --bound"
     if result.run is None:
         raise UsageError(f"{result.path} is a log, which keeps no votes to recompute from; {advice}.")
     if not settings.certified:

@@ -1,4 +1,4 @@
-"""Decisions from counts of votes: the certified class, the predicted class, and the choice of ACES.
+"""Decisions from counts of votes: the certified class and its bounds, the predicted class, and the choice of ACES.
 
 Every function works on one input and on arrays of inputs. Certification, recomputation of a stored run and the
 evaluation of ACES call the same functions, so the same votes always lead to the same answer.
@@ -8,40 +8,80 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy import special
 
-from smoothcert.stats.binomial import FloatArray, IntArray, lower_bound, top_class_p_value
-from smoothcert.types import ABSTAIN, CERTIFIER, CORE
-
-
-def is_majority(p_lower: ArrayLike) -> NDArray[np.bool_]:
-    """Return whether a lower bound on the probability of a class proves that the smoothed classifier returns it."""
-    return np.asarray(p_lower) > 0.5
+from smoothcert.stats.binomial import FloatArray, IntArray, lower_bound, top_class_p_value, upper_bound
+from smoothcert.types import ABSTAIN, CERTIFIER, CORE, is_certified
 
 
-def certified_class(guess: ArrayLike, p_lower: ArrayLike) -> IntArray:
-    """Return the guessed class where the lower bound on its probability exceeds ½, and ``ABSTAIN`` elsewhere."""
-    return np.where(is_majority(p_lower), guess, ABSTAIN)
+def certified_class(guess: ArrayLike, p_lower: ArrayLike, p_upper: ArrayLike = 1.0) -> IntArray:
+    """Return the guessed class where its bounds prove it (``types.is_certified``), and ``ABSTAIN`` elsewhere."""
+    return np.where(is_certified(np.asarray(p_lower), np.asarray(p_upper)), guess, ABSTAIN)
 
 
-def guess_and_bound(selection: ArrayLike, counts: ArrayLike, n: ArrayLike, alpha: float) -> tuple[IntArray, FloatArray]:
-    """Guess the class from the selection votes and bound its probability from the estimation votes.
+def guess_and_bounds(
+    selection: ArrayLike, counts: ArrayLike, n: ArrayLike, alpha: float, runner_up: ArrayLike = False
+) -> tuple[IntArray, FloatArray, FloatArray]:
+    """Guess the class from the selection votes, and bound probabilities from the estimation votes.
 
-    CERTIFY of Cohen, Rosenfeld and Kolter (2019).
+    The plain bound is that of CERTIFY (Cohen, Rosenfeld and Kolter, 2019). The runner-up bound spends α/2 on the
+    guessed class and α/2 on an upper bound for every other class (Voráček, NeurIPS 2024, Appendix B): the true
+    runner-up is a fixed class, whose votes are at most the most votes of any other class, and the bound grows with
+    the votes, so no union over classes is needed. Copies with invalid logits count as votes for the runner-up: an
+    exact noise makes a copy invalid where it cannot tell which class would have got the vote.
 
     Args:
         selection: Selection votes per class, (…, classes).
         counts: Estimation votes per class, (…, classes).
         n: The number of estimation samples, including those with invalid logits.
-        alpha: The probability that a bound is too high.
+        alpha: The probability that a bound is wrong.
+        runner_up: Whether to use the runner-up bound; may depend on the selection votes, but not on ``counts``.
+
+    Returns:
+        The guess, the lower bound on its probability, and the upper bound on that of every other class, 1 where the
+        runner-up bound is not used.
 
     Example:
-        >>> guess, p_lower = guess_and_bound([3, 7], [100, 900], 1000, 0.001)
-        >>> int(guess), round(float(p_lower), 4)
-        (1, 0.8675)
+        >>> guess, p_lower, p_upper = guess_and_bounds([3, 7, 0], [100, 800, 100], 1000, 0.001, runner_up=True)
+        >>> int(guess), round(float(p_lower), 4), round(float(p_upper), 4)
+        (1, 0.7557, 0.1348)
     """
     guess = np.argmax(selection, axis=-1)
-    votes = np.take_along_axis(np.asarray(counts), np.expand_dims(guess, -1), axis=-1)[..., 0]
-    return guess, np.asarray(lower_bound(votes, n, alpha))
+    votes, others = _votes_of(guess, counts, n)
+    level = np.where(runner_up, alpha / 2, alpha)
+    p_upper = np.where(runner_up, upper_bound(others, n, alpha / 2), 1.0) if np.any(runner_up) else np.ones(guess.shape)
+    return guess, np.asarray(lower_bound(votes, n, level)), p_upper
+
+
+def prefers_runner_up(selection: ArrayLike, n0: ArrayLike, n: ArrayLike, alpha: float) -> NDArray[np.bool_]:
+    """Return whether the runner-up bound is expected to prove more than the plain one at the full α.
+
+    Both are compared for ``n`` estimation samples with the shares of the selection votes. The choice depends on the
+    selection votes only, so it costs no α. Where all of them agree, the plain bound is chosen.
+
+    Args:
+        selection: Selection votes per class, (…, classes).
+        n0, n: The numbers of selection and estimation samples, including those with invalid logits.
+        alpha: The probability that a bound is wrong.
+
+    Example:
+        >>> prefers_runner_up([[100, 0, 0], [60, 40, 0], [60, 20, 20]], 100, 1_000, 0.001).tolist()
+        [False, False, True]
+    """
+    votes, others = (count * np.asarray(n) // n0 for count in _votes_of(np.argmax(selection, axis=-1), selection, n0))
+    p_lower = np.asarray(lower_bound(votes, n, alpha / 2))
+    p_upper = np.minimum(upper_bound(others, n, alpha / 2), 1.0 - p_lower)
+    both = special.ndtri(p_lower) - special.ndtri(p_upper)
+    return np.asarray(both > 2.0 * special.ndtri(lower_bound(votes, n, alpha)))
+
+
+def _votes_of(guess: IntArray, counts: ArrayLike, n: ArrayLike) -> tuple[IntArray, IntArray]:
+    """Return the votes for the guess, and the most votes for another class, to which the invalid ones are added."""
+    counts = np.asarray(counts)
+    place = np.expand_dims(guess, -1)
+    votes = np.take_along_axis(counts, place, axis=-1)[..., 0]
+    others = np.max(counts, axis=-1, where=np.arange(counts.shape[-1]) != place, initial=0)
+    return votes, others + np.asarray(n) - counts.sum(axis=-1)
 
 
 def predicted_class(counts: ArrayLike, alpha: float) -> tuple[IntArray, FloatArray]:

@@ -96,6 +96,7 @@ class Origin:
     sample: str | None = None  # a hash of some of its inputs
     n: int | None = None  # the number of estimation samples, if it was fixed
     alpha: float | None = None
+    bound: str | None = None  # of smoothcert's certificates: plain or runner-up
     seeds: tuple[int | None, ...] = ()  # the seed of the noise, then those of the trainings
     alike: str | None = None  # the settings shared by runs that differ in seeds only
     recipe: str | None = None  # the recipe that trained the model

@@ -25,7 +25,7 @@ from smoothcert.store.outcomes import METADATA_COLUMNS, Origin, Outcomes
 from smoothcert.store.rows import ANSWERS
 from smoothcert.store.run import Run, load_run
 from smoothcert.store.run_json import NoiseSettings, RunSettings
-from smoothcert.types import LogError, Norm, RunError, StrPath, UsageError
+from smoothcert.types import PLAIN, LogError, Norm, RunError, StrPath, UsageError
 
 CERTIFICATION, SELECTION, ENTROPIES = "_certification", "_selection_", "_entropies"
 """The endings of published ACES logs after their common prefix."""
@@ -154,16 +154,19 @@ class Result:
             return None
         return natural_count(counts, table["label"].to_numpy(), self.settings.procedure.alpha or 0.0)
 
-    def origin(self, *, n: int | None = None, alpha: float | None = None) -> Origin | None:
-        """Return how a run was made, or recomputed for another ``n`` or ``alpha``; None for a log."""
+    def origin(self, *, n: int | None = None, alpha: float | None = None, bound: str | None = None) -> Origin | None:
+        """Return how a run was made, or recomputed for another ``n``, ``alpha`` or ``bound``; None for a log."""
         settings = self.settings
         if self.run is None:
             return None
         if not settings.certified:
             return self._imported_origin()
         procedure = settings.procedure
-        changes = {key: value for key, value in (("n", n), ("alpha", alpha)) if value is not None}
-        config = {**self.config, "procedure": {**procedure.as_dict(), **changes}}
+        changes = {"n": n, "alpha": alpha, "bound": bound}
+        settings_of = {**procedure.as_dict(), **{key: value for key, value in changes.items() if value is not None}}
+        if settings_of.get("bound") == PLAIN:  # which a run does not record
+            del settings_of["bound"]
+        config = {**self.config, "procedure": settings_of}
         seeds = [config.pop("seed", 0)]
         training = _training(self.run)
         if training:
@@ -178,6 +181,7 @@ class Result:
             sample=None if data is None else data.sha256,
             n=n or procedure.n,
             alpha=alpha or procedure.alpha,
+            bound=bound or procedure.bound or PLAIN,
             seeds=tuple(seeds),
             alike=json.dumps(config, sort_keys=True),
             recipe=recipes.pop() if len(recipes) == 1 else None,

@@ -53,6 +53,7 @@ SCHEMA = pa.schema(
         ("runtime", pa.string()),
         ("model", pa.string()),
         ("input", pa.string()),
+        ("p_upper", pa.float64()),
     ]
 )
 """The columns of a certification run; parts of earlier versions lack the last ones.
@@ -60,7 +61,8 @@ SCHEMA = pa.schema(
 ``checkpoints`` are cumulative counts at powers of ten below ``n``; ``consensus`` is the share of noisy copies that the
 first members of a consensus decided; ``sigma`` is the noise scale of this input, where each input has one. With a
 selector: its certified ``choice`` (-1: none) and the radius of the choice, its votes over the estimation and the
-selection samples (for ACES, copies per threshold), and the class of the core.
+selection samples (for ACES, copies per threshold), and the class of the core. ``p_upper`` is null where the radius
+follows from ``p_lower`` alone.
 """
 
 _TYPES = LOG_TYPES | {field.name: field.type for field in SCHEMA}
@@ -141,7 +143,7 @@ def _problems(table: pa.Table, num_classes: int | None, needs_norm: bool) -> Ite
             yield values < lowest, f"has a negative {name}"
             if num_classes is not None and name == "predict":  # labels may be classes that the model does not have
                 yield values >= num_classes, f"has a {name} beyond the {num_classes} classes"
-    for name in ("radius", "p_lower", "sigma", "seconds", "choice_radius", "offset"):
+    for name in ("radius", "p_lower", "p_upper", "sigma", "seconds", "choice_radius", "offset"):
         if name in there:
             values = _array(pc.fill_null(table[name], 0.0))
             yield ~((values >= 0) & (values < LARGEST_RADIUS)), f"has a {name} that is not a number from 0 to 1e15"
@@ -184,7 +186,7 @@ def certificate_row(
 ) -> Row:
     """Make the row of an input whose true class is ``label``."""
     c, routing = certificate, certificate.routing
-    same = ("index", "radius", "p_lower", "alpha", "n", "n0", "seed", "offset", "runtime", "model", "input")
+    same = ("index", "radius", "p_lower", "p_upper", "alpha", "n", "n0", "seed", "offset", "runtime", "model", "input")
     row = {name: getattr(c, name) for name in same}
     row |= {name: getattr(c, name).value for name in ("norm", "guarantee", "outcome", "arithmetic")}
     row |= {

@@ -50,6 +50,7 @@ class ProcedureSettings(_Settings):
     n: Count | None = None
     n0: Count | None = None
     alpha: Probability | None = None
+    bound: str | None = None  # None: plain
 
 
 class NoiseSettings(_Settings):

@@ -13,7 +13,7 @@ from scipy import stats
 from smoothcert.certify import Procedure, Task, answer
 from smoothcert.noise import Gaussian, Noise
 from smoothcert.sampling import Draw, TopClass
-from smoothcert.types import ABSTAIN, Certificate, Outcome, UsageError, Votes
+from smoothcert.types import ABSTAIN, Certificate, Outcome, UsageError, Votes, is_certified
 
 ALPHA = 0.05
 CASES = {
@@ -22,6 +22,7 @@ CASES = {
     "p = 0.75": (0.75, 0.25),
     "p = 0.95": (0.95, 0.05),
     "p = 0.6 and a third of the other logits invalid": (0.6, 0.27),
+    "p = 0.4, and 0.3 for two other classes": (0.4, 0.3, 0.3),
     "ten classes": (0.5, *[0.5 / 9] * 9),
 }
 """Probabilities of the classes; the rest are copies with invalid logits."""
@@ -31,7 +32,7 @@ def check_procedure(procedure: Procedure, noise: Noise | None = None, *, runs: i
     """Check that the certificates of a procedure are false with probability at most alpha, and count their samples.
 
     The procedure certifies simulated votes of classifiers whose true radius is known, with alpha = 0.05. Give it small
-    numbers of samples: each of six classifiers is certified ``runs`` times.
+    numbers of samples: each of seven classifiers is certified ``runs`` times.
 
     Args:
         procedure: A procedure that counts top classes of one model, as all but ACES do.
@@ -55,12 +56,14 @@ def check_procedure(procedure: Procedure, noise: Noise | None = None, *, runs: i
     for place, (name, shares) in enumerate(cases.items()):
         rng = np.random.default_rng([seed, place])
         top, p = int(np.argmax(shares)), max(shares)
-        truth = float(noise.radius(p, norm, 1))
+        rival = sorted(shares)[-2] + max(1 - sum(shares), 0)  # invalid copies count for the runner-up
         false = wrong = 0
         for index in range(runs):
             task = Task(noise, len(shares), 1, seed=seed, index=index)
             certificate = _certificate(procedure, task, shares, rng)
-            right = p > 0.5 and certificate.label == top and certificate.radius <= truth * (1 + 1e-9)
+            others = 1.0 if certificate.p_upper is None else rival
+            truth = float(noise.radius(p, norm, 1, p_upper=others))
+            right = is_certified(p, others) and certificate.label == top and certificate.radius <= truth * (1 + 1e-9)
             false += not (certificate.abstained or right)
             if index < runs // 5 and p > 0.5:
                 prediction = answer(procedure.predict(task), Simulated(shares, rng).draw)
@@ -107,9 +110,11 @@ def _certificate(procedure: Procedure, task: Task, shares: tuple[float, ...], rn
     assert found.alpha == procedure.alpha, f"a certificate of {name} has alpha = {found.alpha}, not {procedure.alpha}"
     split = math.fsum(found.alpha_split.values())
     assert split <= found.alpha * (1 + 1e-9), f"the shares in alpha_split of {name} sum to {split}, above alpha"
-    assert found.abstained == (found.p_lower <= 0.5), f"{name} abstains with p_lower = {found.p_lower}, or does not"
-    proved = [task.radius(found.p_lower, found.norm), *_certified(found.decisions)]
-    assert found.radius <= (0 if found.abstained else max(proved)), f"the radius of {name} exceeds that of p_lower"
+    upper = 1.0 if found.p_upper is None else found.p_upper
+    bounds = f"p_lower = {found.p_lower} and p_upper = {found.p_upper}"
+    assert found.abstained != is_certified(found.p_lower, upper), f"{name} abstains with {bounds}, or does not"
+    proved = [task.radius(found.p_lower, found.norm, upper), *_certified(found.decisions)]
+    assert found.radius <= (0 if found.abstained else max(proved)), f"the radius of {name} exceeds that of its bounds"
     return found
 
 

@@ -5,8 +5,8 @@ from typing import ClassVar
 
 from smoothcert import Procedure
 from smoothcert.sampling import ESTIMATION, SELECTION, Draw
-from smoothcert.stats.decisions import guess_and_bound, is_majority
-from smoothcert.types import Votes
+from smoothcert.stats.decisions import guess_and_bounds
+from smoothcert.types import Votes, is_certified
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +32,8 @@ class SecondTry(Procedure):
         for stage in (ESTIMATION, ESTIMATION + 1):  # every stage has its own noise
             (votes,) = yield Draw(stage, self.n)
             tries.append(votes)
-            guess, p_lower = guess_and_bound(selection.counts, votes.counts, votes.n, self.alpha / 2)
-            if is_majority(p_lower):
+            guess, p_lower, _ = guess_and_bounds(selection.counts, votes.counts, votes.n, self.alpha / 2)
+            if is_certified(p_lower):
                 break
         total = tuple(map(sum, zip(*(votes.counts for votes in tries), strict=True)))
         return task.certificate(

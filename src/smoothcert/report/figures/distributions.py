@@ -65,9 +65,9 @@ class Samples:
 def confidence_figure(runs: Sequence[Confidence], *, title: str | None = None) -> Figure:
     """Draw the distribution of p_A over the inputs: its lower bound on the left, the share of the votes on the right.
 
-    Curves are empirical distribution functions of correct, wrong and abstained answers. The radius of a certificate is
-    a function of the bound, so the ACR is a mean over this distribution; Sun et al. (2024), Average certified radius is
-    a poor metric for randomized smoothing, show similar distributions.
+    Curves are empirical distribution functions of correct, wrong and abstained answers. With the plain bound, the
+    radius of a certificate is a function of that on p_A, so the ACR is a mean over this distribution; Sun et al.
+    (2024), Average certified radius is a poor metric for randomized smoothing, show similar distributions.
     """
     require(runs, "runs")
     counts = [", ".join(f"{(run.answer == answer).sum()} {answer}" for answer in _ANSWERS) for run in runs]
@@ -83,7 +83,7 @@ def confidence_figure(runs: Sequence[Confidence], *, title: str | None = None) -
     for axes in (left, right):
         axes.set_xlim(min(np.floor(10 * lowest) / 10, 0.5) - 0.01, 1.01)
         axes.set(ylim=(0, 102), ylabel="inputs at or below (% of such answers)")
-    left.set_xlabel("lower bound on $p_A$ (probability; abstains up to ½)")
+    left.set_xlabel("lower bound on $p_A$ (probability; the plain bound abstains up to ½)")
     right.set_xlabel("votes for the top class (share of samples)")
     return finished(figure, _handles(labels, _ANSWERS), title)
 

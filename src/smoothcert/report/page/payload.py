@@ -142,6 +142,12 @@ def _run_payload(result: Result, grid: NDArray[np.int64], limit: float | None, d
         shown["sigma"] = [None if sigma is None else round(sigma, 4) for sigma in table["sigma"].to_pylist()]
     if known(table, "p_lower"):
         shown["bound"] = floored(table["p_lower"].fill_null(0.0).to_numpy(), 4).tolist()
+    if known(table, "p_upper"):
+        upper = table["p_upper"]
+        raised = (-floored(-upper.fill_null(1.0).to_numpy(), 4)).tolist()
+        shown["upper"] = [
+            each if valid else None for each, valid in zip(raised, upper.is_valid().to_pylist(), strict=True)
+        ]
     if known(table, "counts"):
         shown["votes"] = votes_payload(table)
     if known(table, "choice"):

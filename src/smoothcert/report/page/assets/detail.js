@@ -99,6 +99,7 @@ page.parts.push(() => {
     const certified = page.certifies(run, input);
     const facts = [run.predict[input] === -1 ? null : `radius ${radiusText(run.radius[input])}`,
       run.bound && run.votes && run.votes.kept[input] ? `p ≥ ${(run.bound[input] / 10000).toFixed(4)}` : null,
+      run.upper && run.upper[input] !== null ? `others ≤ ${(run.upper[input] / 10000).toFixed(4)}` : null,
       run.sigma && run.sigma[input] !== null ? `σ ${run.sigma[input]}` : run.noiseText === "–" ? null : run.noiseText,
       run.votes ? `n ${grouped(run.votes.n[input])}` : null];
     const choice = choiceText(run, input);
