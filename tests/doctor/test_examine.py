@@ -77,6 +77,7 @@ def test_missing_normalisation_is_named(network):
     found = look(network)
     assert found["scaling"].level is Level.ERROR
     assert "normalised with the preset '" in found["scaling"].detail  # perhaps among those nearly as good
+    assert "--normalize " in found["scaling"].advice
 
 
 def test_double_normalisation_is_named(healthy):

@@ -61,16 +61,20 @@ def scalings(x: Tensor) -> list[Scaling]:
         what = "channels in the order blue, green, red"
         found.append(expects("channels reversed", lambda z: z.flip(1), what, "x.flip(1)"))
     own = (x.double().mean(dim=(0, 2, 3)).tolist(), x.double().std(dim=(0, 2, 3)).clamp(min=1e-6).tolist())
-    known = {f"the preset {name!r}": preset for name, preset in PRESETS.items() if len(preset[0]) == channels}
-    for name, (mean, std) in {**known, f"mean {_shown(own[0])} and deviation {_shown(own[1])}": own}.items():
-        m, s = (torch.tensor(values).reshape(-1, 1, 1).to(x) for values in (mean, std))
+    known = [(f"the preset {name!r}", name, preset) for name, preset in PRESETS.items() if len(preset[0]) == channels]
+    values = "/".join(":".join(f"{value:.3g}" for value in part) for part in own)
+    for name, option, (mean, std) in [
+        *known,
+        (f"mean {_shown(own[0])} and deviation {_shown(own[1])}", values, own),
+    ]:
+        m, s = (torch.tensor(part).reshape(-1, 1, 1).to(x) for part in (mean, std))
         found += [
             Scaling(
                 f"normalised with {name}",
                 lambda z, m=m, s=s: (z - m) / s,  # type: ignore[misc]
                 f"normalisation is missing; the model expects inputs normalised with {name}",
-                "Put models.Normalize(mean, std) in front of the network, or save its checkpoint with normalize=… "
-                "Do not normalise the inputs themselves: noise and radii are in [0, 1].",
+                f"Load it with --normalize {option} (in Python load_model(…, normalize=…), or put "
+                "models.Normalize(mean, std) in front). Do not normalise the inputs: noise and radii are in [0, 1].",
             ),
             Scaling(
                 f"normalisation with {name} undone",
