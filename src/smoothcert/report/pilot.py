@@ -27,8 +27,9 @@ def find_pilot(path: StrPath) -> Result:
 def guess_probabilities(pilot: Result, noise: Noise) -> NDArray[np.float64]:
     """Estimate the probability of the guessed class of each input.
 
-    A run has votes; without selection votes, the guessed class is the one with the most votes. A log has rounded radii only: the probability is then the threshold of the radius, and one half for
-    an abstention. A log without a norm is assumed to be in that of the noise, which is good enough for a plan.
+    A run has votes; without selection votes, the guessed class is the one with the most. A log has rounded radii only:
+    the probability is then the threshold of the radius, and one half for an abstention. A log without a norm is assumed
+    to be in that of the noise, which is good enough for a plan.
     """
     if pilot.has("counts", "selection", "n"):
         votes, guesses = pilot.column("counts").to_pylist(), pilot.column("selection").to_pylist()

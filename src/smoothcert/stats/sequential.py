@@ -30,6 +30,7 @@ Smaller p are covered by the inequality above; for refutations and p > t, more v
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -243,17 +244,19 @@ def _calibrated(n: IntArray, threshold: float, level: float, side: Side) -> IntA
 
     The computed level may be 10⁻¹⁰ too small. Where that is not negligible, the nominal level is the given one.
     """
+    none = np.full_like(n, -1)
     found = counts = _smallest(n, threshold, level, side)
-    nominal, largest = level, 0.0
-    for _ in range(5 if level > 1e-8 else 0):
-        none = np.full_like(n, -1)
+    nominal, largest, low, high = level, 0.0, level, 0.9
+    for _ in range(4 if level > 1e-8 else 0):
         test = Boundary(threshold, level, None, n, *((counts, none) if side == "up" else (n + 1, n - counts)))
         exact = sum(operating_characteristics(test, threshold)[:2]) + 1e-10
+        low, high = (nominal, high) if exact <= level else (low, nominal)
         if largest < exact <= level:
             found, largest = counts, exact
-        if largest > 0.98 * level:
+        if largest > 0.95 * level:
             break
-        nominal = min(nominal * level / exact * (1.0 if exact <= level else 0.99), 0.9)
+        nominal *= 0.99 * level / exact
+        nominal = nominal if low < nominal < high else math.sqrt(low * high)
         counts = _smallest(n, threshold, nominal, side)
     return found
 

@@ -23,6 +23,7 @@ CASES = {
     "p = 0.95": (0.95, 0.05),
     "p = 0.6 and a third of the other logits invalid": (0.6, 0.27),
     "ten classes": (0.5, *[0.5 / 9] * 9),
+    "three classes near a tie": (0.34, 0.33, 0.33),
 }
 """Probabilities of the classes; the rest are copies with invalid logits."""
 
@@ -31,7 +32,7 @@ def check_procedure(procedure: Procedure, noise: Noise | None = None, *, runs: i
     """Check that the certificates of a procedure are false with probability at most alpha, and count their samples.
 
     The procedure certifies simulated votes of classifiers whose true radius is known, with alpha = 0.05. Give it small
-    numbers of samples: each of six classifiers is certified ``runs`` times.
+    numbers of samples: each of seven classifiers is certified ``runs`` times.
 
     Args:
         procedure: A procedure that counts top classes of one model, as all but ACES do.
