@@ -47,7 +47,7 @@ def log_e(k: ArrayLike, n: ArrayLike, threshold: ArrayLike, n_max: int, side: Si
 
     Example:
         >>> round(float(log_e(95, 100, 0.8, 1_000, "up")), 2)
-        8.3
+        8.23
     """
     k, n, t = whole_numbers(k, "k"), whole_numbers(n, "n"), np.asarray(threshold, dtype=np.float64)
     require((k >= 0) & (k <= n), k, "votes must satisfy 0 ≤ k ≤ n")
