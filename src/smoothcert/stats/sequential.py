@@ -156,7 +156,7 @@ def nested_boundaries(
     )
 
 
-@lru_cache(maxsize=65_536)
+@lru_cache(maxsize=4096)
 def anytime_lower_bound(
     k: int, n: int, alpha: float, n_max: int, tests: tuple[Boundary, ...] = (), *, last_look: float = LAST_LOOK
 ) -> float:
