@@ -53,8 +53,8 @@ class Guarantee(str, Enum):
 class Outcome(str, Enum):
     """The result for a target radius; without a target, whether any radius was proved.
 
-    ``CERTIFIED``: the smoothed classifier is robust there. ``REFUTED``: the guessed class is too unlikely for it, so
-    more samples would not help. ``UNDECIDED``: the samples ran out.
+    ``CERTIFIED``: the smoothed classifier is robust there. ``REFUTED``: the guessed class (for ``Anytime``: every
+    class) is too unlikely for it, so more samples would not help. ``UNDECIDED``: the samples ran out.
     """
 
     CERTIFIED = "certified"
@@ -201,8 +201,8 @@ class Certificate(_Stored):
         counts: Votes per class among them.
         p_lower: The lower bound on the probability of the guessed class.
         p_upper: The upper bound on the probability of every other class, if the radius uses the runner-up bound.
-        n0: Selection samples.
-        selection: Votes per class among them.
+        n0: Selection samples; 0 if every vote counts for its class.
+        selection: Votes per class among them; empty without any.
         noise: The noise as text, for example ``Gaussian(sigma=0.5)``.
         index: The input index that entered the noise seed.
         outcome: The outcome at the largest target radius.

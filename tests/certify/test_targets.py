@@ -70,7 +70,7 @@ def test_a_budget_too_small_to_decide_leaves_it_open(smoothed):
 
 def test_a_deadline_stops(smoothed):
     c = smoothed.certify(at(0.55), Anytime(radius=0.55, deadline=1e-9, n_max=100_000), seed=0, index=0)
-    assert (c.outcome, c.n) == (Outcome.UNDECIDED, 20)
+    assert (c.outcome, c.n) == (Outcome.UNDECIDED, 10)
 
 
 def test_staged_keeps_its_stages(smoothed):
@@ -194,7 +194,7 @@ def test_a_norm_the_noise_does_not_certify_is_refused_before_sampling(half_space
 
 
 def test_an_l0_target_out_of_reach_is_told_in_pixels(half_space):
-    with pytest.raises(UsageError, match=r"^l0 radius 9 cannot be certified .* the largest is 2, and this one needs"):
+    with pytest.raises(UsageError, match=r"^l0 radius 9 cannot be certified .* the largest is 3, and this one needs"):
         Smoothed(half_space, Discrete(0.8, 1)).certify(torch.zeros(20), Anytime(radius=9, n_max=1000))
 
 

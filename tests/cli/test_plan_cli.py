@@ -27,19 +27,20 @@ def test_a_log_tells_speed_and_probabilities(log):
     np.testing.assert_allclose(guess_probabilities(pilot, Gaussian(0.5)), [0.8413447, 0.5], atol=1e-6)
 
 
-def test_a_run_tells_them_by_its_votes(tmp_path, half_space):
+@pytest.mark.parametrize(("procedure", "drawn"), [(Cohen(n=20_000), 20_100), (Anytime(n_max=20_000), 20_000)])
+def test_a_run_tells_them_by_its_votes(tmp_path, half_space, procedure, drawn):
     data = [(torch.tensor([0.5 + shift, 0.5]), 1) for shift in (0.1, 0.5)]
     run = certify_dataset(
         Smoothed(half_space, Gaussian(0.5)),
         data,
-        Cohen(n=20_000),
+        procedure,
         run=tmp_path / "run",
         progress=False,
         seed=0,
     )
     pilot = find_pilot(run.path)
     np.testing.assert_allclose(guess_probabilities(pilot, Gaussian(0.5)), [0.5793, 0.8413], atol=0.02)
-    assert sampling_rate(pilot, 1) == pytest.approx(2 * 20_100 / sum(row["seconds"] for row in run.rows()))
+    assert sampling_rate(pilot, 1) == pytest.approx(2 * drawn / sum(row["seconds"] for row in run.rows()))
 
 
 @pytest.mark.parametrize("procedure", [Anytime(radius=0.25), Staged(radius=0.25, stages=(100, 1000, 10_000))])

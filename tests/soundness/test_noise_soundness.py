@@ -237,7 +237,7 @@ def test_false_targets_stay_within_alpha(case: Case, staged: bool, alpha: float,
     procedure = (
         Staged(radius=radius, stages=(60, 200, N), alpha=alpha, beta=alpha, n0=40, norm=case.norm)
         if staged
-        else Anytime(radius=radius, n_max=N, alpha=alpha, beta=alpha, n0=40, norm=case.norm)
+        else Anytime(radius=radius, n_max=N, alpha=alpha, beta=alpha, norm=case.norm)
     )
     assert within(false_claims(case, procedure, runs), runs, alpha)
 

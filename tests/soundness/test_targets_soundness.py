@@ -47,7 +47,7 @@ def false_claims(model, procedure, runs: int) -> int:
 
 def false_refutations(model, procedure, runs: int) -> int:
     found = certificates(model, procedure, runs, TARGET + HAIR)
-    guessed = [c for c in found if np.argmax(c.selection) == 1]  # a refutation is about the class guessed
+    guessed = [c for c in found if not c.selection or np.argmax(c.selection) == 1]  # Staged refutes its guess only
     return sum(Outcome.REFUTED in _up_to(c, TARGET) for c in guessed)
 
 
@@ -62,10 +62,10 @@ def _up_to(c, target):
 def procedures(level: float):
     return {
         "staged": Staged(radius=TARGET, stages=(60, 200, 400), alpha=level, beta=level, n0=40),
-        "target": Anytime(radius=TARGET, n_max=400, alpha=level, beta=level, n0=40),
-        "several radii": Anytime(radius=(0.2, 0.35, TARGET, 0.45, 0.6), n_max=400, alpha=level, beta=level, n0=40),
-        "budget": Anytime(n_max=400, alpha=level, beta=level, n0=40),
-        "deadline": Anytime(radius=TARGET, n_max=400, alpha=level, beta=level, n0=40, deadline=0.004),
+        "target": Anytime(radius=TARGET, n_max=400, alpha=level, beta=level),
+        "several radii": Anytime(radius=(0.2, 0.35, TARGET, 0.45, 0.6), n_max=400, alpha=level, beta=level),
+        "budget": Anytime(n_max=400, alpha=level, beta=level),
+        "deadline": Anytime(radius=TARGET, n_max=400, alpha=level, beta=level, deadline=0.004),
     }
 
 

@@ -42,7 +42,7 @@ def votes(model: nn.Module, copies: Tensor, classes: int) -> list[int]:
     ("noise", "procedure"),
     [
         (Gaussian(0.3), Cohen(n=130, n0=20)),
-        (Gaussian(0.3), Anytime(radius=0.1, n_max=400, n0=20)),
+        (Gaussian(0.3), Anytime(radius=0.1, n_max=400)),
         (Gaussian(0.3), Staged(radius=0.1, stages=(50, 200), n0=20)),
         (Gaussian(0.3, grid=256), Cohen(n=130, n0=20)),
         (Discrete(0.7, 16), Cohen(n=130, n0=20)),

@@ -12,8 +12,8 @@ import numpy as np
 
 from smoothcert.certify.base import Procedure, Task, require_count, require_probability, require_radii
 from smoothcert.certify.forecast import Chance, Forecast, decisions
-from smoothcert.sampling import ESTIMATION, SELECTION, Draw, Steps
-from smoothcert.stats import Prior, sequential
+from smoothcert.sampling import ESTIMATION, Draw, Steps
+from smoothcert.stats import sequential
 from smoothcert.stats.sequential import LAST_LOOK, check_times
 from smoothcert.types import Certificate, Outcome, UsageError, Votes
 
@@ -22,19 +22,22 @@ from smoothcert.types import Certificate, Outcome, UsageError, Votes
 class Anytime(Procedure):
     """Check the votes repeatedly and stop as soon as they decide; the guarantee holds at any stopping time.
 
-    A mixture e-process (Ville, 1939; Robbins, 1970) is compared with 1/α at every check. Clear inputs are decided
-    after a few dozen samples. Several radii are decided from the same votes: a radius is certified only if all smaller
-    ones are, so α need not be split. If a budget or a deadline ends the test, the certificate has the radius of the
-    confidence sequence, which is valid at that moment too. The selection samples also inform the prior of the test.
+    A mixture of likelihood ratios (Ville, 1939; Robbins, 1970) is compared with a bar at every check. Clear inputs are
+    decided after a few dozen samples. There are no selection samples: every vote counts for its class from the first
+    on, and no certificate of any class is false, with probability 1 − α; :mod:`smoothcert.stats.sequential` has the
+    proof. A radius is refuted only if no class reaches it. Several radii are decided from the same votes: a radius is
+    certified only if all smaller ones are, so α need not be split. If a budget or a deadline ends the test, the
+    certificate has the radius of the confidence sequence, which is valid at that moment too.
 
     Args:
         radius: The target radius or radii; None to spend the whole budget on the largest radius.
-        beta: Probability of refuting a radius that could be certified.
-        n_max: The budget: the most estimation samples of an input.
+        beta: Probability of refuting a radius that a class reaches.
+        n_max: The budget: the most samples of an input.
         deadline: The most seconds for an input, from its first sample; answers then depend on the machine's speed.
     """
 
     name: ClassVar[str] = "anytime"
+    n0: ClassVar[int] = 0  # type: ignore[misc]  # not a setting here
 
     radius: float | Sequence[float] | None = None
     _: KW_ONLY
@@ -43,7 +46,7 @@ class Anytime(Procedure):
     deadline: float | None = None
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        require_probability("alpha", self.alpha)
         radii = self.targets
         require_radii(*radii)
         if len(set(radii)) < len(radii):
@@ -64,15 +67,20 @@ class Anytime(Procedure):
 
     @property
     def expected_samples(self) -> int:
-        return self.n0 + (min(self.n_max, 1_000) if self.targets else self.n_max)
+        return min(self.n_max, 1_000) if self.targets else self.n_max
+
+    @property
+    def last_look(self) -> float:
+        """The share of alpha for the votes at n_max: all of it if nothing else can end the test."""
+        return LAST_LOOK if self.targets or self.deadline is not None else 1.0
 
     @property
     def level(self) -> float:
-        return LAST_LOOK * self.alpha
+        return self.last_look * self.alpha
 
     @property
     def reach(self) -> float:
-        return sequential.anytime_lower_bound(self.n_max, self.n_max, self.alpha, last=True)
+        return self._bound(self.n_max, self.n_max, ())
 
     def forecast(self, threshold: float, probabilities: Sequence[float]) -> Forecast:
         test = sequential.boundary(threshold, self.alpha, self.beta, self.n_max)
@@ -86,51 +94,50 @@ class Anytime(Procedure):
     def certify(self, task: Task) -> Steps[Certificate]:
         norm = task.noise.resolve_norm(self.norm)
         thresholds = tuple(task.threshold(r, norm) for r in self.targets)
-        if thresholds:
-            highest = thresholds[-1]
-            if highest >= 1 or sequential.boundary(highest, self.alpha, None, self.n_max).certify[-1] > self.n_max:
-                raise self._unreachable(task, norm, highest, f"a budget of {self.n_max:,}")
-        (selection,) = yield Draw(SELECTION, self.n0)
-        guess = int(np.argmax(selection.counts))
-        prior = Prior.informed(selection.counts[guess], selection.n)
-        tests = sequential.nested_boundaries(thresholds, self.alpha, self.beta, self.n_max, prior) if thresholds else ()
-        times = check_times(self.n_max).tolist()
+        highest = thresholds[-1] if thresholds else 0.0
+        tests = sequential.nested_boundaries(thresholds, self.alpha, self.beta, self.n_max) if 0 < highest < 1 else ()
+        if thresholds and (not tests or tests[-1].certify[-1] > self.n_max):
+            raise self._unreachable(task, norm, highest, f"a budget of {self.n_max:,}")
+        times = check_times(self.n_max).tolist() if self.last_look < 1 else [self.n_max]
         begin = time.monotonic()
         counts, checkpoints = np.zeros(task.num_classes, dtype=np.int64), dict[int, tuple[int, ...]]()
-        certified, refuted, p_lower, n = 0, len(tests), 0.0, 0  # radii below `certified` are, from `refuted` on are not
+        certified, refuted, n = 0, len(tests), 0  # radii below `certified` are, from `refuted` on are not
+        label, p_lower = 0, 0.0
         for check, until in enumerate(times):
             (votes,) = yield Draw(ESTIMATION, until - n, start=n, most=self.n_max)
             checkpoints.update(votes.checkpoints if n == 0 else {})
             counts, n = counts + votes.counts, until
-            k = int(counts[guess])
-            if certified < refuted and k >= tests[certified].certify[check]:
-                p_lower = max(p_lower, self._bound(k, n, prior, thresholds))
-                while certified < refuted and p_lower >= thresholds[certified]:
-                    certified += 1
+            leader = int(np.argmax(counts))
+            k = int(counts[leader])
             while refuted > certified and k <= tests[refuted - 1].refute[check]:
                 refuted -= 1
             late = self.deadline is not None and time.monotonic() - begin > self.deadline
-            if late or (tests and certified == refuted):
+            last = late or n == self.n_max or (bool(tests) and certified == refuted)
+            if last or (certified < refuted and k >= tests[certified].certify[check]):
+                label, p_lower = max((label, p_lower), (leader, self._bound(k, n, tests)), key=lambda found: found[1])
+                while certified < refuted and p_lower >= thresholds[certified]:
+                    certified += 1
+            if last or (bool(tests) and certified == refuted):
                 break
             if math.log10(n).is_integer() and n < self.n_max:
                 checkpoints[n] = tuple(counts.tolist())
-        p_lower = max(p_lower, self._bound(int(counts[guess]), n, prior, thresholds))
         outcomes = (
             [Outcome.CERTIFIED] * certified
             + [Outcome.UNDECIDED] * (refuted - certified)
             + [Outcome.REFUTED] * (len(tests) - refuted)
         )
+        early = {} if self.last_look == 1 else {"at any time": (1 - self.last_look) * self.alpha}
         return task.certificate(
-            guess=guess,
+            guess=label,
             p_lower=p_lower,
             norm=norm,
             alpha=self.alpha,
-            alpha_split={"at any time": (1 - LAST_LOOK) * self.alpha, "last look": self.level},
+            alpha_split={**early, "last look": self.level},
             votes=Votes(n=n, counts=tuple(counts.tolist()), checkpoints=checkpoints),
-            selection=selection,
+            selection=Votes(n=0, counts=()),
             decisions=dict(zip(self.targets, outcomes, strict=True)),
         )
 
-    def _bound(self, k: int, n: int, prior: Prior, thresholds: tuple[float, ...]) -> float:
+    def _bound(self, k: int, n: int, tests: tuple[sequential.Boundary, ...]) -> float:
         """Return the anytime bound; the targets are points of its grid, so one α covers it and every decision."""
-        return sequential.anytime_lower_bound(k, n, self.alpha, prior, extra=thresholds, last=n == self.n_max)
+        return sequential.anytime_lower_bound(k, n, self.alpha, self.n_max, tests, last_look=self.last_look)

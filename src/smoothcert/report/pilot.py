@@ -27,12 +27,13 @@ def find_pilot(path: StrPath) -> Result:
 def guess_probabilities(pilot: Result, noise: Noise) -> NDArray[np.float64]:
     """Estimate the probability of the guessed class of each input.
 
-    A run has votes. A log has rounded radii only: the probability is then the threshold of the radius, and one half for
-    an abstention. A log without a norm is assumed to be in that of the noise, which is good enough for a plan.
+    A run has votes; without selection votes, the guessed class is the one with the most. A log has rounded radii only:
+    the probability is then the threshold of the radius, and one half for an abstention. A log without a norm is assumed
+    to be in that of the noise, which is good enough for a plan.
     """
     if pilot.has("counts", "selection", "n"):
         votes, guesses = pilot.column("counts").to_pylist(), pilot.column("selection").to_pylist()
-        right = [counts[int(np.argmax(guess))] for counts, guess in zip(votes, guesses, strict=True)]
+        right = [counts[int(np.argmax(guess or counts))] for counts, guess in zip(votes, guesses, strict=True)]
         return np.asarray(np.array(right) / np.maximum(pilot.array("n"), 1))
     norm = read_norm(pilot.table(["index", "norm"]))
     if norm not in (None, noise.norms[0]):

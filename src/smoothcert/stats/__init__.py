@@ -2,7 +2,6 @@
 
 from smoothcert.stats.binomial import lower_bound, top_class_p_value, upper_bound
 from smoothcert.stats.dimension import scale_limit, worst_case_probability
-from smoothcert.stats.evalues import Prior
 from smoothcert.stats.margins import Margins
 from smoothcert.stats.sequential import (
     LAST_LOOK,
@@ -33,7 +32,6 @@ __all__ = [
     "Agreement",
     "Covariances",
     "Margins",
-    "Prior",
     "RadiusDistribution",
     "VarianceModel",
     "anytime_lower_bound",

@@ -24,6 +24,7 @@ CASES = {
     "p = 0.6 and a third of the other logits invalid": (0.6, 0.27),
     "p = 0.4, and 0.3 for two other classes": (0.4, 0.3, 0.3),
     "ten classes": (0.5, *[0.5 / 9] * 9),
+    "three classes near a tie": (0.34, 0.33, 0.33),
 }
 """Probabilities of the classes; the rest are copies with invalid logits."""
 
