@@ -149,6 +149,7 @@ def load_onnx(text: str, options: Mapping[str, Any]) -> LoadedModel:
         name=path.stem,
         source={"checkpoint": str(path), "sha256": hashlib.sha256(content).hexdigest(), **quantized},
         noise=known.get("noise"),
+        preprocessing="file" if quantized else "unknown",
         num_classes=last if isinstance(last, int) else None,
         input_shape=tuple(shape) if all(isinstance(side, int) for side in shape) else None,
     )
