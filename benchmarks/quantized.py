@@ -1,9 +1,9 @@
 """An int8 model against the float one: certified noisy samples per second, in turns, on one thread.
 
 Contenders take turns as in throughput.py. ``float`` is the runtime that certification chooses for the float model by
-itself, ``int8`` is what ``quantize`` makes of it, with and without the merging of layers (``unprepared``), and ``bf16``
-is the float model with weights and activations in bfloat16. With ``--model`` and ``--data``, it also certifies a trained
-model and its int8 form from scratch and from the run of the original, and prints samples and average certified radii.
+itself, ``int8`` is what ``quantize`` makes of it, and ``bf16`` is the float model with weights and activations in
+bfloat16. With ``--model`` and ``--data``, it certifies a trained model and its int8 form instead, from scratch and from
+the run of the original, and prints average certified radii.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def speed(name: str, n: int, folder: Path) -> dict[str, object]:
 
 
 def radii(checkpoint: str, dataset: str, root: Path | None, every: int, n: int, work: Path) -> dict[str, object]:
-    """Average certified radii and seconds of the original, of int8 from scratch, and of int8 from the original's run."""
+    """Average certified radii and seconds of the original, and of int8 from scratch and from the original's run."""
     loaded = models.open_model(checkpoint)
     noise = Gaussian(loaded.noise["sigma"])
     training, test = (data.load(dataset, split=split, root=root) for split in ("train", "test"))
