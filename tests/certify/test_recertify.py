@@ -75,12 +75,12 @@ def test_the_certificate_equals_the_bound_in_plain_steps(share, change):
         return float(stats.beta.ppf(alpha, k, n - k + 1)) if k else 0.0
 
     if share >= 0.99:
-        expected = lower(own, 3_000, 0.02 / 3)
+        expected = lower(own, 3_000, 0.009)
         assert found.changed is None
     else:
         lost = int(((a == guess) & (b != guess)).sum())
-        through = lower(k, 10_000, 0.01 / 3) - float(stats.beta.ppf(1 - 0.01 / 3, lost + 1, 3_000 - lost))
-        direct = lower(own, 3_000, 0.01 / 3)
+        through = lower(k, 10_000, 0.001) - float(stats.beta.ppf(1 - 0.0045, lost + 1, 3_000 - lost))
+        direct = lower(own, 3_000, 0.0045)
         assert (through > direct) is (change < 1)  # both are the better one in a case
         expected = max(through, direct)
         assert found.changed.counts[guess] == lost

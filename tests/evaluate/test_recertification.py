@@ -48,13 +48,14 @@ def test_rows_hold_the_counts_that_prove_the_bound(original, tmp_path):
     branches = set()
     for row, first in zip(run.rows(), original.rows(), strict=True):
         assert (row["original"], row["original_n"], row["selection"]) == (first["counts"], 2_000, first["selection"])
-        guess, third = max(range(4), key=row["selection"].__getitem__), 0.001 / 3
+        guess = max(range(4), key=row["selection"].__getitem__)
         branches.add(row["changed"] is None)
         if row["changed"] is None:
-            expected = lower_bound(row["counts"][guess], 200, 2 * third)
+            expected = lower_bound(row["counts"][guess], 200, 0.0009)
         else:
-            through = lower_bound(row["original"][guess], 2_000, third) - upper_bound(row["changed"][guess], 200, third)
-            expected = max(through, lower_bound(row["counts"][guess], 200, third))
+            lost = upper_bound(row["changed"][guess], 200, 0.00045)
+            through = lower_bound(row["original"][guess], 2_000, 0.0001) - lost
+            expected = max(through, lower_bound(row["counts"][guess], 200, 0.00045))
         assert row["p_lower"] == pytest.approx(expected, abs=1e-12)
         assert row["model"] != first["model"]
     assert branches == {True, False}

@@ -18,7 +18,7 @@ from smoothcert.sampling import RECERTIFICATION, Classifier, Draw, Statistic, St
 from smoothcert.sampling.copies import input_digest
 from smoothcert.sampling.statistics import Changed, SecondTopClass
 from smoothcert.stats.binomial import IntArray
-from smoothcert.stats.decisions import transferred_bound
+from smoothcert.stats.decisions import transferred_bound, transferred_levels
 from smoothcert.types import Certificate, UsageError, Votes
 
 
@@ -71,17 +71,18 @@ class Recertify(Procedure):
     *changes*: p_A(g) ≥ p_A(f) − ζ with ζ = P(f(x+δ) = A ≠ g(x+δ)). Ugare et al. (2024) bound all disagreements; only
     those at the cost of A matter. ζ, and p_A(g) directly, are bounded from n fresh copies that both models classify:
 
-        p_A(g) ≥ max(L_f − U_ζ, L_g),  each bound at α/3.
+        p_A(g) ≥ max(L_f − U_ζ, L_g),  L_f at 0.1 α, U_ζ and L_g at 0.45 α each.
 
     Where f gave A at least the share ``direct`` of its votes, n copies show as much about p_A(g) as about ζ. Then f is
-    not called, and the bound is L_g at 2α/3.
+    not called, and the bound is L_g at 0.9 α. If ζ is large, L_g is the larger bound, so that nothing else has to be
+    sampled; g abstains where neither exceeds ½.
 
     The certificate is wrong with probability at most α. The fresh copies belong to a stage that the run of f did not
-    draw, so they are independent of its votes. L_f > p_A(f) has probability at most α/3, over the stored estimation
+    draw, so they are independent of its votes. L_f > p_A(f) has probability at most 0.1 α, over the stored estimation
     votes. Given all stored votes, A and the branch are fixed, and the bounds on fresh copies are wrong with probability
-    at most 2α/3 in both branches. By the union bound it is at most α. So the branch must not use the part of α that L_f
-    uses: stored votes that make L_f too high might also choose the branch. g may depend on the stored votes of f, since
-    L_f is a statement about f alone; it must not depend on the fresh noise.
+    at most 0.9 α in both branches. Their sum is α. The branch without f must not use the share of L_f, too: stored
+    votes that make L_f too high might also choose the branch. g may depend on the stored votes of f, since L_f is a
+    statement about f alone; it must not depend on the fresh noise.
 
     Args:
         pair: The original model f, and the model g that is certified, the same that is smoothed.
@@ -127,13 +128,12 @@ class Recertify(Procedure):
                 f"the original model has {len(original.counts)} classes and the new one {task.num_classes}; give a "
                 "model with the same classes."
             )
-        guess, third = int(np.argmax(selection.counts)), self.alpha / 3
+        guess, changed = int(np.argmax(selection.counts)), None
         if original.counts[guess] >= self.direct * original.n:
-            changed, split = None, {"original": third, "votes": 2 * third}
             (votes,) = yield Draw(RECERTIFICATION, self.n)
         else:
-            split = {"original": third, "changed": third, "votes": third}
             changed, votes = yield Draw(RECERTIFICATION, self.n, source=1)
+        split = transferred_levels(self.alpha, changed is not None)
         p_lower = transferred_bound(
             original.counts[guess],
             original.n,
