@@ -71,7 +71,7 @@ def transferred_bound(
 
     Example:
         >>> [round(float(transferred_bound(80_000, 100_000, lost, 800, 1000, 0.001)), 3) for lost in (0, 50, None)]
-        [0.787, 0.754, 0.76]
+        [0.788, 0.755, 0.758]
     """
     levels = transferred_levels(alpha, changed is not None)
     direct = np.asarray(lower_bound(votes, n, levels["votes"]))
