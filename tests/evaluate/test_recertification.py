@@ -90,6 +90,9 @@ def test_only_the_original_run_counts(original, tmp_path):
         sc.recertify(original, network(), smoothed, [(x + 0.01, y) for x, y in DATA[:-1]] + DATA[-1:], **place)
     with pytest.raises(UsageError, match="no certificate for 5 inputs, such as 21; finish it first"):
         sc.recertify(original, network(), smoothed, DATA + DATA[:10], **place)
+    original.config["precision"] = "bf16"
+    with pytest.raises(UsageError, match="runs in autocast"):
+        sc.recertify(original, network(), smoothed, DATA, **place)
     early = sc.certify_dataset(
         sc.Smoothed(network(), NOISE), DATA, sc.Anytime(0.1), run=tmp_path / "early", stop=2, progress=False
     )

@@ -60,6 +60,8 @@ def recertify(
         )
     if smoothed.experts or smoothed.sigma is not None:
         raise UsageError("only a model with one noise can be recertified; leave out experts and a chosen sigma.")
+    if known.config.get("precision") or smoothed.precision:  # the pair of models runs without autocast
+        raise UsageError("a model that runs in autocast cannot be recertified; leave out the precision in both runs.")
     noise = settings.build_noise()
     if noise != smoothed.noise:
         raise UsageError(f"{known.path} was certified under {noise}, not under {smoothed.noise}; use the same noise.")
