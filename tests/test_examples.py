@@ -36,6 +36,7 @@ PAGES = [
                 "doctor",
                 "plugins",
                 "python",
+                "recertify",
             )
         ),
     )

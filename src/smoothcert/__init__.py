@@ -20,13 +20,14 @@ if TYPE_CHECKING:
     from smoothcert.certify.simultaneous import simultaneous
     from smoothcert.classifiers import Consensus, Denoised, Ensemble, denoised_ensemble
     from smoothcert.compositions import load_model, load_smoothed
-    from smoothcert.evaluate import Cluster, certify_dataset, count_votes
+    from smoothcert.evaluate import Cluster, certify_dataset, count_votes, recertify
     from smoothcert.models import (
         CheckpointInfo,
         from_numpy,
         load_checkpoint,
         load_denoiser,
         open_model,
+        quantize,
         save_checkpoint,
     )
     from smoothcert.noise import Discrete, Gaussian, Noise, Uniform
@@ -69,8 +70,8 @@ _PACKAGES = {
     "certify.simultaneous": "simultaneous",
     "classifiers": "Consensus Denoised Ensemble denoised_ensemble",
     "compositions": "load_model load_smoothed",
-    "evaluate": "Cluster certify_dataset count_votes",
-    "models": "CheckpointInfo from_numpy load_checkpoint load_denoiser open_model save_checkpoint",
+    "evaluate": "Cluster certify_dataset count_votes recertify",
+    "models": "CheckpointInfo from_numpy load_checkpoint load_denoiser open_model quantize save_checkpoint",
     "noise": "Discrete Gaussian Noise Uniform",
     "plugins": "register",
     "sampling.sigma": "GridSigma OptimizeSigma",
@@ -153,7 +154,9 @@ __all__ = [
     "models",
     "noise",
     "open_model",
+    "quantize",
     "read_log",
+    "recertify",
     "register",
     "report",
     "save_checkpoint",

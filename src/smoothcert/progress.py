@@ -1,8 +1,12 @@
-"""Progress bars on stderr: drawn on a terminal; elsewhere one line at the start and one every minute."""
+"""Output on stderr: progress bars (without a terminal, a line at the start and one every minute), and silence."""
 
 from __future__ import annotations
 
+import logging
 import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
@@ -22,3 +26,16 @@ class Bar(Progress):
         if not self.disable and not self.console.is_terminal and time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + 60.0
             self.console.print(self.get_renderable())
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Suppress warnings and log messages."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

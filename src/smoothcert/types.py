@@ -210,6 +210,10 @@ class Certificate(_Stored):
         decisions: The outcome at every target radius.
         stages: The votes of each stage, if the procedure has stages and bounds only one of them.
         routing: The choice of the classifier that answers, if that was certified too.
+        original: The votes of a similar model from which the bound was computed, if it was; the selection votes are
+            then also those of that model.
+        changed: Copies by the class of the original on which this model does not vote for the same, and, last, those on
+            which it does; None if the original was not sampled again.
         offset: Distance in ``norm`` from the input to the nearest grid point, already subtracted from ``radius``; 0
             unless the noise is on a grid.
         runtime: The runtime of the model, such as ``"eager"``.
@@ -236,6 +240,8 @@ class Certificate(_Stored):
     decisions: Mapping[float, Outcome] = field(default_factory=dict)
     stages: tuple[Votes, ...] = ()
     routing: Routing | None = None
+    original: Votes | None = None
+    changed: Votes | None = None
     arithmetic: Arithmetic = Arithmetic.FLOAT
     offset: float = 0.0
     runtime: str | None = None
@@ -292,8 +298,10 @@ class Certificate(_Stored):
             yield "decisions certify a radius that is larger than that of the certificate"
         if not 0 <= self.offset < LARGEST_RADIUS:
             yield f"offset is {self.offset}"
-        for stage in self.stages:
-            yield from _vote_problems("stages: ", stage.n, stage.counts, stage.checkpoints)
+        for name, several in (("stages", self.stages), ("original", [self.original]), ("changed", [self.changed])):
+            for votes in several:
+                if votes is not None:
+                    yield from _vote_problems(f"{name}: ", votes.n, votes.counts, votes.checkpoints)
         if self.routing is not None:
             one = self.routing
             yield from _vote_problems("routing: ", one.n, one.counts, {})

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from scipy import stats
 from torch import Tensor, nn
 
 from hostile.entry import EDGE, FAR, GRID, LOW, NEAR, SIGMA, Classifier, HalfSpace, first, scores
@@ -24,7 +26,11 @@ from smoothcert import (
     Staged,
     Uniform,
 )
+from smoothcert.certify import Task
+from smoothcert.certify.recertify import Recertify, StoredVotes
+from smoothcert.classifiers import Pair
 from smoothcert.sampling.sigma import GridSigma
+from smoothcert.types import Votes
 
 ALPHA = 1e-12
 """So small that a right library gives no false certificate in all of these tests, whatever the seeds."""
@@ -63,6 +69,21 @@ class Painted(nn.Module):
 def above(x: Tensor) -> Tensor:
     """A selector or core with the same half-space, as a plain function."""
     return scores(first(x) - EDGE)
+
+
+class TypicalVotes(StoredVotes):
+    """The votes that the half-space gives any input, as if they had been stored."""
+
+    def of(self, task: Task) -> tuple[Votes, Votes]:
+        p = stats.norm.cdf((float(task.x.double()[0, 0, 0]) - EDGE) / SIGMA)
+        selection, counts = ((n - round(n * p), round(n * p)) for n in (self.n0, self.n))
+        return Votes(self.n0, selection), Votes(self.n, counts)
+
+
+def recertified(original: Classifier, new: Classifier) -> Recertify:
+    """The procedure that certifies a model from votes of the half-space."""
+    none = np.empty((0, 2), dtype=np.int64)
+    return Recertify(pair=Pair(original, new), stored=TypicalVotes([], none, 100, none, 10_000), n=N, alpha=ALPHA)
 
 
 @dataclass(frozen=True)
@@ -122,6 +143,12 @@ KINDS: dict[str, Kind] = {
         _of(lambda _: HalfSpace()),
         adapt=lambda procedure, given: replace(procedure, selector=given, theta=0.5),
         procedures=("aces",),
+    ),
+    "recertified-original": Kind(
+        _of(lambda _: HalfSpace()), adapt=lambda _, given: recertified(given, HalfSpace()), procedures=("cohen",)
+    ),
+    "recertified-new": Kind(
+        _of(lambda given: given), adapt=lambda _, given: recertified(HalfSpace(), given), procedures=("cohen",)
     ),
 }
 """Every kind by name; most entries of the gallery stand in several places of a kind at once."""

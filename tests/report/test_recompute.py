@@ -178,7 +178,7 @@ def test_refusals(model, digits, long, tmp_path):
     with pytest.raises(UsageError, match="ℓ∞ radii, which depend on the size of an input that earlier versions"):
         recompute(earlier, alpha=0.01)
     early = certified(Smoothed(model, Gaussian(0.25)), digits, tmp_path / "anytime", Anytime(radius=0.1, n_max=100))
-    with pytest.raises(UsageError, match=r"certified by anytime, .* only runs with a fixed n"):
+    with pytest.raises(UsageError, match=r"certified by anytime, .* only runs of cohen"):
         recompute(early, alpha=0.01)
     memory = Smoothed(
         model, Gaussian(0.25), sigma=GridSigma(grid=(0.12, 0.5)), memory=Memory(tmp_path / "balls.safetensors")

@@ -29,6 +29,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "doctor": (CERTIFY, "doctor:doctor", "Check a model and its data before a long run."),
     "plan": (CERTIFY, "plan:plan", "Compute the cost of a certification before sampling."),
     "certify": (CERTIFY, "certify:certify", "Certify inputs of a dataset and keep the votes in a run folder."),
+    "recertify": (CERTIFY, "recertify:recertify", "Certify a slightly changed model from the run of the original."),
+    "quantize": (CERTIFY, "quantize:quantize", "Quantise a model to int8, to certify it and run it faster."),
     "predict": (CERTIFY, "certify:predict", "Predict classes with the smoothed classifier, without radii."),
     "attack": (CERTIFY, "attack:attack", "Attack the smoothed classifier and compare with its certificates."),
     "ensemble": (CERTIFY, "ensemble:ensemble", "Find the order and the weights of an ensemble's members."),

@@ -12,6 +12,7 @@ from smoothcert.models.info import CheckpointInfo
 from smoothcert.models.loaded import LoadedModel
 from smoothcert.models.loading import load_model, open_model
 from smoothcert.models.normalize import PRESETS, Normalize, normalization
+from smoothcert.models.quantize import quantize
 from smoothcert.models.registry import (
     ALIASES,
     DENOISERS,
@@ -52,6 +53,7 @@ __all__ = [
     "normalization",
     "open_denoiser",
     "open_model",
+    "quantize",
     "save_checkpoint",
     "short_name",
 ]

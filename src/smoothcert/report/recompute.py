@@ -134,8 +134,8 @@ def _refuse_other_kinds(result: Result) -> None:
         raise UsageError(f"{result.path} was answered by a router, whose choice cannot be recomputed; {advice}.")
     if not settings.fixed_samples:
         raise UsageError(
-            f"{result.path} was certified by {settings.procedure.name}, whose number of samples depends on the votes; "
-            f"only runs with a fixed n (cohen) can be recomputed, so {advice}."
+            f"{result.path} was certified by {settings.procedure.name}, whose bound is not that of one fixed number of "
+            f"samples; only runs of cohen can be recomputed, so {advice}."
         )
     if settings.guarantee == Guarantee.MEMORY.value:
         raise UsageError(f"{result.path} was certified with a memory, whose balls depend on one another; {advice}.")

@@ -3,13 +3,14 @@
 from smoothcert.classifiers.copying import Forward as Classifier
 from smoothcert.sampling.batches import Cascade, Source
 from smoothcert.sampling.pool import Answer, Draw, Job, Pool, Steps
-from smoothcert.sampling.seeds import BLOCK, ESTIMATION, PREDICTION, SELECTION
+from smoothcert.sampling.seeds import BLOCK, ESTIMATION, PREDICTION, RECERTIFICATION, SELECTION
 from smoothcert.sampling.statistics import Entropy, FirstShare, Statistic, TopClass
 
 __all__ = [
     "BLOCK",
     "ESTIMATION",
     "PREDICTION",
+    "RECERTIFICATION",
     "SELECTION",
     "Answer",
     "Cascade",

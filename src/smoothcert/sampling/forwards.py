@@ -15,6 +15,7 @@ from torch import Tensor
 from smoothcert.classifiers.agreement import as_logits
 from smoothcert.classifiers.copying import Forward, PerThread
 from smoothcert.classifiers.modes import intra_op_threads
+from smoothcert.models.sources.onnx_file import export_onnx
 from smoothcert.sampling.tuning import Setup
 from smoothcert.types import UsageError
 
@@ -109,22 +110,13 @@ def onnx(model: Forward, plan: Plan) -> Forward:
         onnxruntime: Any = importlib.import_module("onnxruntime")
     except ImportError as error:
         raise UsageError('the onnx runtime is not installed; pip install "smoothcert[onnx]".') from error
-    program = torch.onnx.export(
-        model,  # type: ignore[arg-type]
-        (plan.x.expand(3, *plan.x.shape).contiguous(),),
-        input_names=["x"],
-        output_names=["logits"],
-        dynamic_shapes=({0: torch.export.Dim.DYNAMIC},),
-        dynamo=True,
-        verbose=False,
-    )
-    assert program is not None
+    content = export_onnx(model, plan.x.expand(3, *plan.x.shape).contiguous())
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = plan.setup.threads
     options.log_severity_level = 3  # errors
     device, number = plan.x.device.type, plan.x.device.index or 0
     providers = [("CUDAExecutionProvider", {"device_id": number})] if device == "cuda" else ["CPUExecutionProvider"]
-    session = onnxruntime.InferenceSession(program.model_proto.SerializeToString(), options, providers=providers)
+    session = onnxruntime.InferenceSession(content, options, providers=providers)
     if session.get_providers()[0] not in str(providers):
         raise UsageError(f"the installed ONNX Runtime has no support for {device}; install onnxruntime-gpu.")
     kind = torch.empty(0, dtype=plan.x.dtype).numpy().dtype

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import copy
-import logging
 import time
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -21,6 +19,7 @@ from smoothcert.classifiers.copying import Forward
 from smoothcert.classifiers.modes import intra_op_threads
 from smoothcert.classifiers.sealed import COPIES, Sealed
 from smoothcert.noise import Gaussian, Noise
+from smoothcert.progress import quiet
 from smoothcert.sampling.batches import Cascade
 from smoothcert.sampling.copies import Copies
 from smoothcert.sampling.forwards import PRECISIONS, RUNTIMES, Plan, eager
@@ -310,7 +309,7 @@ def _build(name: str, module: nn.Module | None, plan: Plan) -> Forward:
     if module is None:
         raise UsageError(f"the {name} runtime needs a torch.nn.Module that can be copied; use runtime='eager'.")
     try:
-        with _quiet():
+        with quiet():
             return RUNTIMES[name](module, plan)
     except SmoothcertError:
         raise
@@ -318,16 +317,3 @@ def _build(name: str, module: nn.Module | None, plan: Plan) -> Forward:
         raise SmoothcertError(
             f"the {name} runtime cannot run this model ({first_line(error)}); use runtime='eager'."
         ) from error
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Suppress warnings and log messages."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)

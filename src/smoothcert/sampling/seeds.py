@@ -10,9 +10,10 @@ from functools import lru_cache
 BLOCK = 20
 """Noisy copies per block. Part of the definition of the noise: another value gives other noise for the same seed."""
 
-SELECTION, ESTIMATION, MODELLING, HOLDOUT, PREDICTION = 0, 1, 29, 30, 31
-"""Stages: selection samples, the first stage of estimation samples (others may follow up to 28), copies that choose σ
-or model an ensemble, copies of held-out inputs, and the samples of PREDICT."""
+SELECTION, ESTIMATION, RECERTIFICATION, MODELLING, HOLDOUT, PREDICTION = 0, 1, 2, 29, 30, 31
+"""Stages: selection samples, the first stage of estimation samples (others may follow up to 28), the samples of a model
+that is certified from the votes of another, which those of a fixed number of estimation samples never contain, copies
+that choose σ or model an ensemble, copies of held-out inputs, and the samples of PREDICT."""
 
 _BLOCK_BITS = 27  # of 32; the other 5 are for the stage
 _ROUNDS = ((16, 0x21F0AAAD), (15, 0x735A2D97), (15, 1))

@@ -36,6 +36,33 @@ class TopClass:
 
 
 @dataclass(frozen=True)
+class SecondTopClass:
+    """The vote of the second classifier of a :class:`~smoothcert.classifiers.Pair`."""
+
+    def bins(self, num_classes: int) -> int:
+        return num_classes // 2
+
+    def codes(self, logits: Tensor) -> Tensor:
+        return TopClass().codes(logits.chunk(2, dim=1)[1])
+
+
+@dataclass(frozen=True)
+class Changed:
+    """The vote of the first classifier of a pair where the second does not vote for the same class.
+
+    Bin c counts the copies on which the first votes for c and the second does not, be it for another class or for none;
+    the last bin counts those on which both vote for the same class. Copies without a vote of the first are in no bin.
+    """
+
+    def bins(self, num_classes: int) -> int:
+        return num_classes // 2 + 1
+
+    def codes(self, logits: Tensor) -> Tensor:
+        first, second = (TopClass().codes(part) for part in logits.chunk(2, dim=1))
+        return torch.where((first == second) & (first >= 0), logits.shape[1] // 2, first)
+
+
+@dataclass(frozen=True)
 class Score(ABC):
     """A score in [0, 1], rounded up to a grid of thresholds θ_j = j / steps.
 

@@ -84,6 +84,44 @@ def _votes_of(guess: IntArray, counts: ArrayLike, n: ArrayLike) -> tuple[IntArra
     return votes, others + np.asarray(n) - counts.sum(axis=-1)
 
 
+def transferred_levels(alpha: float, both: bool) -> dict[str, float]:
+    """Split alpha between the bounds of :func:`transferred_bound`.
+
+    A tenth is for the stored votes of the original, also where they are not used: they are many, so that a small level
+    costs little. The bounds on fresh copies share the rest; ``both`` is whether both models classify them.
+    """
+    rest = 0.9 * alpha
+    return {"original": alpha / 10, **({"changed": rest / 2, "votes": rest / 2} if both else {"votes": rest})}
+
+
+def transferred_bound(
+    original: ArrayLike, n_original: ArrayLike, changed: ArrayLike | None, votes: ArrayLike, n: int, alpha: float
+) -> FloatArray:
+    """Bound the probability of a class under a model from the votes of a similar one, the original.
+
+    See :class:`smoothcert.certify.recertify.Recertify`, and :func:`transferred_levels` for the shares of alpha.
+
+    Args:
+        original: Votes for the class by the original model, among its ``n_original`` samples.
+        changed: Copies, among the n fresh ones, on which the original votes for the class and the model does not; None
+            if the original was not sampled again, which is worth it only if most of its votes were for the class.
+        votes: Votes of the model for the class among the n copies.
+        n: Fresh noisy copies.
+        alpha: The probability that the bound is too high.
+
+    Example:
+        >>> [round(float(transferred_bound(80_000, 100_000, lost, 800, 1000, 0.001)), 3) for lost in (0, 50, None)]
+        [0.788, 0.755, 0.758]
+    """
+    levels = transferred_levels(alpha, changed is not None)
+    direct = np.asarray(lower_bound(votes, n, levels["votes"]))
+    if changed is None:
+        return direct
+    stored = np.asarray(lower_bound(original, n_original, levels["original"]))
+    through = stored - np.asarray(upper_bound(changed, n, levels["changed"]))
+    return np.asarray(np.maximum(np.nextafter(through, -1), direct))
+
+
 def predicted_class(counts: ArrayLike, alpha: float) -> tuple[IntArray, FloatArray]:
     """Return the class with the most votes and the p-value of the test of Hung and Fithian (2019) against a tie.
 

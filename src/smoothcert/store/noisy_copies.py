@@ -10,7 +10,7 @@ from torch import Tensor
 
 from smoothcert.data.subset import Indexable, data_fingerprint, select, whole_selection
 from smoothcert.noise import Gaussian, Noise
-from smoothcert.sampling import BLOCK, ESTIMATION
+from smoothcert.sampling import BLOCK, ESTIMATION, RECERTIFICATION
 from smoothcert.sampling.copies import NoisyCopies, input_digest
 from smoothcert.store.run import Run
 from smoothcert.types import RunError, UsageError
@@ -47,7 +47,8 @@ def noisy_copies(run: Run, row: Mapping[str, Any], x: Tensor, count: int) -> Ten
             f"{run.path} drew its noise on {stream.device}, which is missing here; show it on such a device."
         ) from error
     rows = torch.empty((min(count, drawn), *x.shape), dtype=x.dtype, device=x.device)
-    NoisyCopies(x).fill(rows, x, noise, seed=seed, index=row["index"], stage=ESTIMATION, start=0)
+    stage = ESTIMATION if row.get("original") is None else RECERTIFICATION
+    NoisyCopies(x).fill(rows, x, noise, seed=seed, index=row["index"], stage=stage, start=0)
     return rows.cpu()
 
 

@@ -54,6 +54,9 @@ SCHEMA = pa.schema(
         ("model", pa.string()),
         ("input", pa.string()),
         ("p_upper", pa.float64()),
+        ("original", _votes),
+        ("original_n", pa.int64()),
+        ("changed", _votes),
     ]
 )
 """The columns of a certification run; parts of earlier versions lack the last ones.
@@ -62,7 +65,8 @@ SCHEMA = pa.schema(
 first members of a consensus decided; ``sigma`` is the noise scale of this input, where each input has one. With a
 selector: its certified ``choice`` (-1: none) and the radius of the choice, its votes over the estimation and the
 selection samples (for ACES, copies per threshold), and the class of the core. ``p_upper`` is null where the radius
-follows from ``p_lower`` alone.
+follows from ``p_lower`` alone. After recertification: the votes of the original model, their number, and the ``n``
+copies by change of the vote (see ``sampling.statistics.Changed``).
 """
 
 _TYPES = LOG_TYPES | {field.name: field.type for field in SCHEMA}
@@ -158,7 +162,8 @@ def _problems(table: pa.Table, num_classes: int | None, needs_norm: bool) -> Ite
             unknown = [] if name == "norm" and needs_norm else [None]
             allowed = pa.array([*(kind.value for kind in kinds), *unknown], pa.string())
             yield ~_array(pc.is_in(table[name], value_set=allowed)), f"has an invalid {name}"
-    for votes, samples in (("counts", "n"), ("selection", "n0"), ("selector", None), ("selector0", None)):
+    pairs = (("counts", "n"), ("selection", "n0"), ("selector", None), ("selector0", None))
+    for votes, samples in (*pairs, ("original", "original_n"), ("changed", "n")):
         if votes in there:
             n = _array(pc.fill_null(table[samples], 2**62)) if samples in there else None  # null: unknown
             yield _miscounted(table[votes], n), f"has {votes} that are negative or more than its samples"
@@ -206,4 +211,7 @@ def certificate_row(
     if routing is not None:
         row |= {"choice": routing.choice, "choice_radius": routing.radius, "core": routing.core}
         row |= {"selector": list(routing.counts), "selector0": list(routing.selection)}
+    if c.original is not None:
+        row |= {"original": list(c.original.counts), "original_n": c.original.n}
+        row |= {"changed": None if c.changed is None else list(c.changed.counts)}
     return {name: row.get(name) for name in SCHEMA.names}

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from smoothcert.files import parse_json
 from smoothcert.models.checkpoints import find_checkpoint, read_file
 from smoothcert.models.loaded import LoadedModel
 from smoothcert.models.sources.batches import ChannelsLast, FixedBatch
@@ -22,6 +23,9 @@ from smoothcert.types import CheckpointError, UsageError
 _TYPES = {"tensor(float)": torch.float32, "tensor(double)": torch.float64, "tensor(float16)": torch.float16}
 _PROBES = 4  # rows on which a model with a free batch size must agree with the original
 _CHANNELS = (1, 3, 4)
+_DYNAMIC = b"DynamicQuantize"  # operators that quantise by the smallest and the largest value of the whole batch
+METADATA_KEY = "smoothcert"
+"""The entry of a file's metadata that holds JSON of ours, such as the noise of a quantised model."""
 
 
 class OnnxModel(nn.Module):
@@ -69,6 +73,26 @@ class _Sessions(threading.local):
 _SESSIONS = _Sessions()
 
 
+def export_onnx(model: Any, batch: Tensor) -> bytes:
+    """Export a model from a batch to logits for batches of any size; the names are ``x`` and ``logits``.
+
+    Raises:
+        Exception: Whatever the exporter raises.
+    """
+    program = torch.onnx.export(
+        model,
+        (batch,),
+        input_names=["x"],
+        output_names=["logits"],
+        dynamic_shapes=({0: torch.export.Dim.DYNAMIC},),
+        dynamo=True,
+        verbose=False,
+    )
+    assert program is not None
+    content: bytes = program.model_proto.SerializeToString()
+    return content
+
+
 def load_onnx(text: str, options: Mapping[str, Any]) -> LoadedModel:
     """Load an ONNX file.
 
@@ -101,24 +125,46 @@ def load_onnx(text: str, options: Mapping[str, Any]) -> LoadedModel:
         raise UsageError(f"{source} has no output {output!r}; it has {', '.join(names)}.")
     batch, *shape = inputs[0].shape
     last = outputs[names.index(output)].shape[-1]
+    dynamic = _DYNAMIC in content
+    if dynamic and batch != 1:
+        raise UsageError(
+            f"{source} quantises activations by the range of the whole batch, so that the logits of a row depend on "
+            "other rows; quantise it with `smoothcert quantize`, or export it for a batch of one."
+        )
     layout = options.get("layout") or _layout(shape)
     if layout not in ("nchw", "nhwc"):
         raise UsageError(f"layout must be nchw or nhwc, not {layout!r}.")
     model: nn.Module
     if isinstance(batch, int):
-        freed = _with_free_batch(content, shape, batch, output)
+        freed = None if dynamic else _with_free_batch(content, shape, batch, output)
         model = FixedBatch(OnnxModel(content, output), batch) if freed is None else OnnxModel(freed, output)
     else:
         model = OnnxModel(content, output)
     if layout == "nhwc":
         model, shape = ChannelsLast(model), [shape[2], *shape[:2]]
+    known = _metadata(session, source)
+    quantized = {"quantized": known["quantized"]} if "quantized" in known else {}
     return LoadedModel(
         model=model.eval(),
         name=path.stem,
-        source={"checkpoint": str(path), "sha256": hashlib.sha256(content).hexdigest()},
+        source={"checkpoint": str(path), "sha256": hashlib.sha256(content).hexdigest(), **quantized},
+        noise=known.get("noise"),
+        preprocessing="file" if quantized else "unknown",
         num_classes=last if isinstance(last, int) else None,
         input_shape=tuple(shape) if all(isinstance(side, int) for side in shape) else None,
     )
+
+
+def _metadata(session: Any, source: str) -> Mapping[str, Any]:
+    """Read what ``smoothcert quantize`` wrote; empty for other files."""
+    text = session.get_modelmeta().custom_metadata_map.get(METADATA_KEY, "{}")
+    try:
+        known = parse_json(text)
+        if not all(isinstance(value, Mapping) for value in (known, *known.values())):
+            raise TypeError("it must be an object of objects")
+    except (ValueError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{source} has damaged metadata ({error}); quantise the model again.") from error
+    return known  # type: ignore[no-any-return]
 
 
 def _whole(path: Path, source: str) -> bytes:
