@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
@@ -31,7 +30,8 @@ class Anytime(Procedure):
         radius: The target radius or radii; None to spend the whole budget on the largest radius.
         beta: Probability of refuting a radius that could be certified.
         n_max: The budget: the most estimation samples of an input.
-        deadline: The most seconds for an input, from its first sample; answers then depend on the machine's speed.
+        deadline: The most seconds for an input: from the call for one input, and otherwise from when it is taken up. The
+            answer is what the votes by then prove, one small batch later at most; it depends on the machine's speed.
     """
 
     name: ClassVar[str] = "anytime"
@@ -90,18 +90,20 @@ class Anytime(Procedure):
             highest = thresholds[-1]
             if highest >= 1 or sequential.boundary(highest, self.alpha, None, self.n_max).certify[-1] > self.n_max:
                 raise self._unreachable(task, norm, highest, f"a budget of {self.n_max:,}")
-        (selection,) = yield Draw(SELECTION, self.n0)
+        deadline = None if self.deadline is None else task.began + self.deadline
+        (selection,) = yield Draw(SELECTION, self.n0, deadline=deadline)
         guess = int(np.argmax(selection.counts))
         prior = Prior.informed(selection.counts[guess], selection.n)
         tests = sequential.nested_boundaries(thresholds, self.alpha, self.beta, self.n_max, prior) if thresholds else ()
         times = check_times(self.n_max).tolist()
-        begin = time.monotonic()
         counts, checkpoints = np.zeros(task.num_classes, dtype=np.int64), dict[int, tuple[int, ...]]()
         certified, refuted, p_lower, n = 0, len(tests), 0.0, 0  # radii below `certified` are, from `refuted` on are not
         for check, until in enumerate(times):
-            (votes,) = yield Draw(ESTIMATION, until - n, start=n, most=self.n_max)
+            (votes,) = yield Draw(ESTIMATION, until - n, start=n, most=self.n_max, deadline=deadline)
             checkpoints.update(votes.checkpoints if n == 0 else {})
-            counts, n = counts + votes.counts, until
+            counts, n = counts + votes.counts, n + votes.n
+            if n < until:  # the deadline has passed
+                break
             k = int(counts[guess])
             if certified < refuted and k >= tests[certified].certify[check]:
                 p_lower = max(p_lower, self._bound(k, n, prior, thresholds))
@@ -109,12 +111,13 @@ class Anytime(Procedure):
                     certified += 1
             while refuted > certified and k <= tests[refuted - 1].refute[check]:
                 refuted -= 1
-            late = self.deadline is not None and time.monotonic() - begin > self.deadline
-            if late or (tests and certified == refuted):
+            if tests and certified == refuted:
                 break
             if math.log10(n).is_integer() and n < self.n_max:
                 checkpoints[n] = tuple(counts.tolist())
         p_lower = max(p_lower, self._bound(int(counts[guess]), n, prior, thresholds))
+        while certified < refuted and p_lower >= thresholds[certified]:  # between two looks, at a deadline
+            certified += 1
         outcomes = (
             [Outcome.CERTIFIED] * certified
             + [Outcome.UNDECIDED] * (refuted - certified)

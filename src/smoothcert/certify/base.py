@@ -7,9 +7,10 @@ never sees a model, so the same procedure runs on one input, in a pool of inputs
 from __future__ import annotations
 
 import math
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -40,7 +41,8 @@ from smoothcert.types import (
 class Task:
     """The input that a procedure certifies; ``dimension`` is its number of coordinates.
 
-    ``x`` is the input itself, for the distance to a grid and for a core, which is called without noise.
+    ``x`` is the input itself, for the distance to a grid and for a core, which is called without noise. ``began`` is the
+    time of ``time.monotonic()`` when the answer was requested, from which a deadline counts.
     """
 
     noise: Noise
@@ -49,6 +51,7 @@ class Task:
     seed: int
     index: int
     x: Tensor | None = None
+    began: float = field(default_factory=time.monotonic)
 
     def offset(self, norm: Norm) -> float:
         """Return the distance from the input to the nearest grid point; 0 without a grid."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -255,10 +256,10 @@ class Smoothed(Runner):
         other._experts = tuple(each.for_workers() if isinstance(each, Smoothed) else each for each in self.experts)
         return other
 
-    def task(self, index: int, x: Tensor, noise: Noise, seed: int) -> Task:
-        """Return what a procedure knows of an input."""
+    def task(self, index: int, x: Tensor, noise: Noise, seed: int, began: float | None = None) -> Task:
+        """Return what a procedure knows of an input; ``began`` is the time of its request, now by default."""
         assert self.num_classes is not None
-        return Task(noise, self.num_classes, x.numel(), seed, index, x)
+        return Task(noise, self.num_classes, x.numel(), seed, index, x, time.monotonic() if began is None else began)
 
     def ready_for(self, sealed: Sealed, x: Tensor, procedure: Procedure, samples: int) -> list[Ready]:
         """Prepare this classifier and the others that the procedure samples."""
