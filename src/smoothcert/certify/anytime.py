@@ -14,7 +14,7 @@ from smoothcert.certify.forecast import Chance, Forecast, decisions
 from smoothcert.sampling import ESTIMATION, SELECTION, Draw, Steps
 from smoothcert.stats import Prior, sequential
 from smoothcert.stats.sequential import LAST_LOOK, check_times
-from smoothcert.types import Certificate, Outcome, UsageError, Votes
+from smoothcert.types import Certificate, Outcome, Prediction, UsageError, Votes
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Anytime(Procedure):
     Args:
         radius: The target radius or radii; None to spend the whole budget on the largest radius.
         beta: Probability of refuting a radius that could be certified.
-        n_max: The budget: the most estimation samples of an input.
+        n_max: The budget: the most estimation samples of an input; for PREDICT, the most samples.
         deadline: The most seconds for an input: from the call for one input, and otherwise from when it is taken up. The
             answer is what the votes by then prove, one small batch later at most; it depends on the machine's speed.
     """
@@ -90,7 +90,7 @@ class Anytime(Procedure):
             highest = thresholds[-1]
             if highest >= 1 or sequential.boundary(highest, self.alpha, None, self.n_max).certify[-1] > self.n_max:
                 raise self._unreachable(task, norm, highest, f"a budget of {self.n_max:,}")
-        deadline = None if self.deadline is None else task.began + self.deadline
+        deadline = self._deadline(task)
         (selection,) = yield Draw(SELECTION, self.n0, deadline=deadline)
         guess = int(np.argmax(selection.counts))
         prior = Prior.informed(selection.counts[guess], selection.n)
@@ -133,6 +133,12 @@ class Anytime(Procedure):
             selection=selection,
             decisions=dict(zip(self.targets, outcomes, strict=True)),
         )
+
+    def predict(self, task: Task) -> Steps[Prediction]:
+        return task.top_class(self.n_max, self.alpha, self._deadline(task))
+
+    def _deadline(self, task: Task) -> float | None:
+        return None if self.deadline is None else task.began + self.deadline
 
     def _bound(self, k: int, n: int, prior: Prior, thresholds: tuple[float, ...]) -> float:
         """Return the anytime bound; the targets are points of its grid, so one α covers it and every decision."""

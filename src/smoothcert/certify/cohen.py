@@ -11,9 +11,9 @@ import scipy
 
 from smoothcert.certify.base import Procedure, Task, require_count
 from smoothcert.certify.forecast import Chance, Decision, Forecast
-from smoothcert.sampling import ESTIMATION, SELECTION, Draw, Steps
+from smoothcert.sampling import ESTIMATION, PREDICTION, SELECTION, Draw, Steps
 from smoothcert.stats import lower_bound, wald_bound
-from smoothcert.stats.decisions import guess_and_bound
+from smoothcert.stats.decisions import guess_and_bound, predicted_class
 from smoothcert.types import Certificate, Prediction
 
 
@@ -67,4 +67,6 @@ class Cohen(Procedure):
         return task.certificate(int(guess), float(p_lower), norm, self.alpha, split, votes, selection)
 
     def predict(self, task: Task) -> Steps[Prediction]:
-        return task.top_class(self.n, self.alpha)
+        (votes,) = yield Draw(PREDICTION, self.n)
+        label, p_value = predicted_class(votes.counts, self.alpha)
+        return task.prediction(int(label), float(p_value), self.alpha, votes)
