@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar
 
 from smoothcert.certify.base import Procedure, Task, require_count
-from smoothcert.certify.choice import composed, core_class
+from smoothcert.certify.choice import composed, core_class, doubled
 from smoothcert.classifiers.identity import model_identity
 from smoothcert.classifiers.sealed import Sealed
 from smoothcert.sampling import ESTIMATION, PREDICTION, SELECTION, Classifier, Draw, Steps
@@ -122,7 +122,7 @@ class Aces(Procedure):
         p_value = max(p_class, p_choice)
         if label != ABSTAIN and chosen != CERTIFIER:  # one of the two tests is enough
             p_value = p_choice if chosen == CORE else p_class
-        return task.prediction(label, min(2 * p_value, 1.0), self.alpha, Votes(drawn, classes.counts))
+        return task.prediction(label, doubled(p_value), self.alpha, Votes(drawn, classes.counts))
 
     def config(self) -> dict[str, Any]:
         core, selector = (None if each is None else model_identity(each) for each in (self.core, self.selector))

@@ -30,8 +30,8 @@ class Anytime(Procedure):
         radius: The target radius or radii; None to spend the whole budget on the largest radius.
         beta: Probability of refuting a radius that could be certified.
         n_max: The budget: the most estimation samples of an input; for PREDICT, the most samples.
-        deadline: The most seconds for an input: from the call for one input, and otherwise from when it is taken up. The
-            answer is what the votes by then prove, one small batch later at most; it depends on the machine's speed.
+        deadline: The most seconds for an input: from the call for a single input, and from its start in a batch or run.
+            The answer is what the votes by then prove, at most one small batch later; the machine's speed decides.
     """
 
     name: ClassVar[str] = "anytime"

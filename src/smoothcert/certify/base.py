@@ -42,8 +42,8 @@ from smoothcert.types import (
 class Task:
     """The input that a procedure certifies; ``dimension`` is its number of coordinates.
 
-    ``x`` is the input itself, for the distance to a grid and for a core, which is called without noise. ``began`` is the
-    time of ``time.monotonic()`` when the answer was requested, from which a deadline counts.
+    ``x`` is the input itself, for the distance to a grid and for a core, which is called without noise. ``began`` is
+    when the answer was requested, by ``time.monotonic()``; a deadline counts from it.
     """
 
     noise: Noise

@@ -229,8 +229,8 @@ class _Run(Generic[Answer]):
             stream = self._advance(job)
             kind = None if stream is None else stream.kind
         if kind is None:
-            unfinished = (stream for stream in self._streams if stream.open or stream.issued < stream.reach(self._tasks))
-            kind = next((stream.kind for stream in unfinished), None)
+            more = (each for each in self._streams if each.open or each.issued < each.reach(self._tasks))
+            kind = next((stream.kind for stream in more), None)
         if kind is None:
             return None
         source, workers = kind[0], self._pool.workers

@@ -1,21 +1,21 @@
 """The top class by a test that may stop at any time: the leading class against every other one, in pairs.
 
-The first votes of a stage give every class its share of alpha: a class with k of m votes gets (k + 1/C) / (m + 1), so the
-shares add up to 1. The votes after them are the evidence. A vote for another class than g and c leaves a pair (g, c)
-unchanged; among those for g or c, with a for g and b for c, the evidence that g is the more probable one is
+The first votes of a stage give every class its share of alpha: a class with k of m votes gets (k + 1/C) / (m + 1), so
+the shares add up to 1. The votes after them are the evidence. A vote for neither g nor c leaves the pair (g, c)
+unchanged; of those for g or c, with a for g and b for c, the evidence that g is the more probable one is
 
     E(a, b) = ∫ (2q)^a (2 − 2q)^b dπ(q | q > ½),
 
-the mixture e-process of :mod:`smoothcert.stats.evalues` at the threshold ½. A class is answered when, against every
-other class, share · E reaches 1/alpha. E falls in b, so only the other class with the most votes needs a look.
+the mixture e-process of :mod:`smoothcert.stats.evalues` at the threshold ½. A class is answered when share · E reaches
+1/alpha against every other class. E falls in b, so only the other class with the most votes needs a look.
 
-A wrong class g is answered with total probability at most alpha. If g is not the only most probable class, some c ≠ g is
-at least as probable. Choose one such c for each g: the choice depends on the probabilities only, and not on the votes.
-Answering g needs its pair with that c to have passed. Given the first votes, a vote for g or c is for g with
-probability at most ½, so E is a supermartingale, and it ever reaches 1/(alpha · share) with probability at most
-alpha · share (Ville, 1939); the shares of all g add up to 1. No union over c is needed, because c is fixed for each g.
-The shares depend on the first votes, so it is essential that these are no evidence: counted twice, a class that leads by
-chance would get both the large share and the votes that earned it.
+A wrong class is answered with probability at most alpha. A class g is wrong if it is not the only most probable one;
+then some c ≠ g is at least as probable. Choose one such c for each wrong g. The choice depends on the probabilities and
+not on the votes, and g is answered only if its pair with that c has passed. Given the first votes, a vote for g or c is
+for g with probability at most ½, so E is a supermartingale, and it ever reaches 1/(alpha · share) with probability at
+most alpha · share (Ville, 1939). The shares of all g add up to 1. No union over c is needed, because c is fixed.
+The first votes decide the shares, so they must not be evidence too: a class that leads by chance would get both the
+large share and the votes that earned it.
 
 A quarter of alpha is reserved for a last look at the budget, fixed in advance, with the test of Hung and Fithian (2019)
 on all votes, the first ones included. It is valid although the votes chose the classes, so the union bound adds it.
@@ -30,7 +30,7 @@ from numpy.typing import ArrayLike
 
 from smoothcert.stats.binomial import FloatArray, IntArray, top_class_p_value
 from smoothcert.stats.evalues import JEFFREYS, log_e
-from smoothcert.stats.sequential import BLOCK, LAST_LOOK, check_times
+from smoothcert.stats.sequential import LAST_LOOK, check_times
 
 FIRST = 5
 """Votes that share out alpha. With 2 to 10 the mean number of votes is about the same; 20 need a second block."""
