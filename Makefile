@@ -33,6 +33,7 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/samples.py
 	$(BIN)/python benchmarks/throughput.py
 	$(BIN)/python benchmarks/dataset.py
+	$(BIN)/python benchmarks/latency.py
 
 bench-training: $(VENV)/.bench
 	$(BIN)/python benchmarks/training.py

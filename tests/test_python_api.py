@@ -331,7 +331,7 @@ def test_a_certificate_explains_itself(half_space):
     assert "of at most 3;" in str(replace(shown, radius=3.0, norm=sc.Norm.L0))
     assert str(replace(shown, label=sc.ABSTAIN, radius=0.0)).startswith("No class is certified at alpha = 0.001 (")
     assert str(replace(shown, label=CORE, radius=0.0)).startswith("Class 0 at this input, without a radius; wrong")
-    prediction = sc.Smoothed(half_space, sc.Gaussian(0.25)).predict([0.9, 0.5])
+    prediction = sc.Smoothed(half_space, sc.Gaussian(0.25)).predict([0.9, 0.5], sc.Cohen(1_000))
     assert str(prediction) == (
         "Class 1 at this input; wrong with probability at most 0.001 over the noise (no radius, 1,000 samples)."
     )

@@ -314,8 +314,8 @@ class Certificate(_Stored):
 class Prediction(_Stored):
     """The class of the smoothed classifier at one input, wrong with probability at most ``alpha``; without a radius.
 
-    The fields are those of :class:`Certificate`; ``p_value`` is that of the two-sided test between the two most
-    frequent classes.
+    The fields are those of :class:`Certificate`. ``p_value`` is the smallest alpha at which these votes decide: a class
+    is answered if it is at most ``alpha``. It is valid although the votes decide when sampling stops.
     """
 
     label: int

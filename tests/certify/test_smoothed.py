@@ -104,10 +104,18 @@ def test_the_time_of_a_sample_is_measured():
 def test_predict(half_space):
     smoothed = Smoothed(half_space, Gaussian(0.5))
     sure = smoothed.predict(X, seed=0, index=0)
+    assert (sure.label, sum(sure.counts)) == (1, sure.n)
+    assert sure.n < 100
+    assert sure.p_value <= sure.alpha
+    unsure = smoothed.predict(torch.tensor([0.5, 0.5]), seed=0, index=0)
+    assert (unsure.label, unsure.abstained, unsure.n) == (ABSTAIN, True, 1000)
+    assert unsure.p_value > unsure.alpha
+
+
+def test_predict_with_a_fixed_number_of_votes(half_space):
+    sure = Smoothed(half_space, Gaussian(0.5)).predict(X, Cohen(n=1000), seed=0, index=0)
     assert (sure.label, sure.n, sum(sure.counts)) == (1, 1000, 1000)
     assert sure.p_value == pytest.approx(stats.binomtest(sure.counts[1], 1000).pvalue, rel=1e-6)
-    unsure = smoothed.predict(torch.tensor([0.5, 0.5]), seed=0, index=0)
-    assert (unsure.label, unsure.abstained) == (ABSTAIN, True)
 
 
 def test_same_seed_same_answer_other_seed_other_votes(half_space):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 from scipy import stats
@@ -70,7 +72,20 @@ def test_a_budget_too_small_to_decide_leaves_it_open(smoothed):
 
 def test_a_deadline_stops(smoothed):
     c = smoothed.certify(at(0.55), Anytime(radius=0.55, deadline=1e-9, n_max=100_000), seed=0, index=0)
-    assert (c.outcome, c.n) == (Outcome.UNDECIDED, 10)
+    assert (c.outcome, c.n) == (Outcome.UNDECIDED, 20)
+
+
+def test_the_clock_of_a_deadline_starts_at_the_call():
+    """The checks of the first call outlast the deadline, so it answers after a block of votes; the second has more."""
+
+    def slow(x):
+        time.sleep(0.003)
+        return torch.cat([0.5 - x[:, :1], x[:, :1] - 0.5], dim=1)
+
+    smoothed = Smoothed(slow, Gaussian(0.1))
+    first, second = (smoothed.certify(at(0.5), Anytime(n_max=20_000, deadline=0.1), seed=0, index=0) for _ in range(2))
+    assert first.n == 20 < second.n
+    assert first.label == smoothed.predict(at(0.5), Anytime(deadline=1e-9), seed=0, index=0).label == 1
 
 
 def test_staged_keeps_its_stages(smoothed):

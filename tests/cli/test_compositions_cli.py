@@ -115,7 +115,7 @@ def test_python_loads_every_kind(folder):
     assert (aces.procedure.theta, aces.noise) == (0.9, Gaussian(0.5))
     aces.procedure = Aces(core=aces.procedure.core, selector=aces.procedure.selector, theta=0.9, n=100)
     assert aces.certify(digits, seed=0).routing.core is not None
-    assert aces.predict(digits, seed=0).n == 100
+    assert 0 < aces.predict(digits, seed=0).n <= 100
 
 
 def test_files_and_compositions_can_be_parts(run, folder, tmp_path):

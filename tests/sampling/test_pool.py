@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+import smoothcert.sampling.batches as batches_module
+import smoothcert.sampling.pool as pool_module
 from smoothcert.models import build
 from smoothcert.noise import Gaussian
 from smoothcert.sampling import BLOCK, ESTIMATION, SELECTION, Draw, Job, Pool, Source, TopClass
@@ -195,3 +197,88 @@ def test_inputs_of_several_sizes(exact_logits):
 def test_a_model_that_changes_its_mind_about_its_shape_is_refused():
     with pytest.raises(UsageError, match=r"shape \(64, 5\) for a batch of 64"):
         votes(lambda x: x.flatten(1)[:, :5], X, 100, batch_size=64, classes=3)
+
+
+class Clock:
+    """A clock that only the model moves."""
+
+    def __init__(self, monkeypatch):
+        self.now = 100.0
+        for module in (pool_module, batches_module):
+            monkeypatch.setattr(module, "time", self)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    perf_counter = monotonic
+
+
+class Watched:
+    """A classifier that notes the sizes of its batches and takes a millisecond for each copy."""
+
+    def __init__(self, model, clock=None):
+        self.model, self.clock, self.sizes = model, clock, []
+
+    def __call__(self, x):
+        self.sizes.append(len(x))
+        if self.clock is not None:
+            self.clock.now += 0.001 * len(x)
+        return self.model(x)
+
+
+def looking(until, deadline=None):
+    """Request a block at a time; return all votes after ``until`` copies, or at a deadline."""
+    total, n = np.zeros(8, dtype=np.int64), 0
+    while n < until:
+        (tally,) = yield Draw(ESTIMATION, BLOCK, n, most=2_000, deadline=deadline)
+        total, n = total + tally.counts, n + tally.n
+        if tally.n < BLOCK:
+            break
+    return n, total.tolist()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_single_job_draws_ahead_in_growing_batches(exact_logits, workers):
+    """A procedure that stops soon wastes little, one that does not soon has full batches, and votes are the same."""
+    expected = votes(exact_logits, X, 2000, batch_size=320, classes=8)[0].counts
+    for until in (20, 60, 2000):
+        model = Watched(exact_logits)
+        pool = Pool([Source(model, Gaussian(0.5), 8, TOP, 320)], 1, workers)
+        ((_, (n, found)),) = pool.run([Job(2, X, looking(until))])
+        assert n == until
+        assert found == list(votes(exact_logits, X, until, batch_size=320, classes=8)[0].counts)
+        assert model.sizes[0] == BLOCK
+        assert sum(model.sizes) <= 4 * until
+    assert found == list(expected)
+    if workers == 1:
+        assert model.sizes == [20, 20, 40, 80, 160, 320, 320, 320, 320, 320, 80]
+
+
+def test_a_padded_runtime_gets_full_batches(exact_logits):
+    model = Watched(exact_logits)
+    list(Pool([Source(model, Gaussian(0.5), 8, TOP, 320, least=320)], 1).run([Job(2, X, looking(20))]))
+    assert model.sizes == [320]
+
+
+@pytest.mark.parametrize("seconds", [1e-9, 0.05, 0.1, 0.333])
+def test_a_deadline_is_met_and_every_vote_counts(exact_logits, monkeypatch, seconds):
+    """At a millisecond per copy, the answer comes at most one block after the deadline, with all copies drawn."""
+    clock = Clock(monkeypatch)
+    model, begin = Watched(exact_logits, clock), clock.now
+    jobs = [Job(2, X, looking(5_000, begin + seconds))]
+    ((job, (n, found)),) = Pool([Source(model, Gaussian(0.5), 8, TOP, 320)], 1).run(jobs)
+    assert seconds - 1e-9 <= clock.now - begin <= seconds + 0.001 * BLOCK + 1e-9
+    assert n == job.drawn == sum(model.sizes)
+    assert found == list(votes(exact_logits, X, n, batch_size=320, classes=8)[0].counts)
+
+
+def test_a_deadline_in_company(exact_logits, monkeypatch):
+    """Each of several inputs is answered in time, and one without a deadline gets all its votes."""
+    clock = Clock(monkeypatch)
+    model, begin = Watched(exact_logits, clock), clock.now
+    jobs = [Job(i, X, looking(1_000, begin + 0.1)) for i in range(4)] + [Job(9, X, looking(1_000))]
+    ended = {}
+    for job, (n, _) in Pool([Source(model, Gaussian(0.5), 8, TOP, 320)], 1).run(jobs):
+        ended[job.index] = n, clock.now - begin
+    assert ended.pop(9)[0] == 1_000
+    assert all(n >= BLOCK and seconds <= 0.1 + 0.001 * BLOCK + 1e-9 for n, seconds in ended.values())

@@ -8,12 +8,13 @@ from typing import Any, ClassVar
 
 from smoothcert.certify.base import Task, require_count
 from smoothcert.certify.bounds import BoundedProcedure
-from smoothcert.certify.choice import composed, core_class
+from smoothcert.certify.choice import composed, core_class, doubled
 from smoothcert.classifiers.identity import model_identity
 from smoothcert.classifiers.sealed import Sealed
 from smoothcert.sampling import ESTIMATION, PREDICTION, SELECTION, Classifier, Draw, Steps
 from smoothcert.sampling.statistics import Entropy, FirstShare, Statistic, TopClass
 from smoothcert.stats import decisions, lower_bound
+from smoothcert.stats.pairs import TopClassTest, looks
 from smoothcert.types import ABSTAIN, CERTIFIER, CORE, Certificate, Prediction, UsageError, Votes
 
 
@@ -24,7 +25,8 @@ class Aces(BoundedProcedure):
     CERTIFY and PREDICT of Horváth, Müller, Fischer and Vechev (2022), ACES, Algorithms 1 and 4. The selector votes on
     each noisy copy: for the smoothed classifier if the entropy of its softmax is at most θ, or, with a selection
     network, if the network's probability of "core" is. Class and choice are bounded from the same samples, at α/2 each,
-    so the answer, of whichever of the two, is wrong with probability at most α. PREDICT returns the core's class only
+    so the answer, of whichever of the two, is wrong with probability at most α. PREDICT stops as soon as its tests of
+    class and choice decide the answer (:mod:`smoothcert.stats.pairs`, at α/2 each), and returns the core's class only
     if the test is sure of it, as Theorem B.2 needs; the printed algorithm has "or".
 
     The certificate keeps the votes at every threshold 0, 1/steps, …, 1, so that a run can be evaluated for any other θ
@@ -35,7 +37,7 @@ class Aces(BoundedProcedure):
             for which the selector does not choose the smoothed classifier are abstentions.
         selector: A selection network, from a batch to logits of "core" and "certify"; by default the entropy selects.
         theta: The threshold θ, a multiple of 1/steps.
-        n: Estimation samples; for PREDICT, all samples.
+        n: Estimation samples; for PREDICT, the most samples.
         steps: The number of thresholds above 0.
 
     Example:
@@ -103,26 +105,34 @@ class Aces(BoundedProcedure):
         return composed(choice, answer, label=label, proved=proved, core=core, shared=self.selector is None)
 
     def predict(self, task: Task) -> Steps[Prediction]:
-        core = None if self.core is None else core_class(self.core, task)
-        votes, scores = yield from self._draw(PREDICTION, self.n)
-        smoothed, p_class = decisions.predicted_class(votes.counts, self.alpha / 2)
-        choosing = decisions.choice_votes(scores.counts)[:, self._bin]
-        choice, p_choice = decisions.predicted_choice(choosing, self.alpha / 2)
-        label = int(decisions.routed_class(choice, smoothed, ABSTAIN if core is None else core))
-        p_value = max(float(p_class), float(p_choice))
-        if label != ABSTAIN and choice != CERTIFIER:  # one of the two tests is enough
-            p_value = float(p_choice if choice == CORE else p_class)
-        return task.prediction(label, p_value, self.alpha, votes)
+        core = ABSTAIN if self.core is None else core_class(self.core, task)
+        half = self.alpha / 2
+        classes, choices = TopClassTest(task.num_classes, self.n), TopClassTest(2, self.n)
+        drawn = 0
+        for until in looks(self.n):
+            votes, scores = yield from self._draw(PREDICTION, until - drawn, drawn, self.n)
+            drawn = until
+            smoothed, p_class = classes.add(votes.counts, drawn == self.n)
+            choosing = decisions.choice_votes(scores.counts)[:, self._bin]
+            choice, p_choice = choices.add(choosing.tolist(), drawn == self.n)
+            chosen = choice if p_choice <= half else ABSTAIN
+            label = int(decisions.routed_class(chosen, smoothed if p_class <= half else ABSTAIN, core))
+            if label != ABSTAIN:
+                break
+        p_value = max(p_class, p_choice)
+        if label != ABSTAIN and chosen != CERTIFIER:  # one of the two tests is enough
+            p_value = p_choice if chosen == CORE else p_class
+        return task.prediction(label, doubled(p_value), self.alpha, Votes(drawn, classes.counts))
 
     def config(self) -> dict[str, Any]:
         core, selector = (None if each is None else model_identity(each) for each in (self.core, self.selector))
         return {**super().config(), "core": core, "selector": selector}
 
-    def _draw(self, stage: int, n: int) -> Steps[tuple[Votes, Votes]]:
+    def _draw(self, stage: int, n: int, start: int = 0, most: int = 0) -> Steps[tuple[Votes, Votes]]:
         """Draw the votes for classes and the scores of the same noisy copies."""
-        given = yield Draw(stage, n)
         if self.selector is None:
-            votes, scores = given
+            votes, scores = yield Draw(stage, n, start, most)
             return votes, scores
-        (scores,) = yield Draw(stage, n, source=1)
+        given = yield Draw(stage, n, start)  # copies ahead would be lost when the next draw is from the selector
+        (scores,) = yield Draw(stage, n, start, source=1)
         return given[0], scores

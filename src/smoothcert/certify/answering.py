@@ -38,13 +38,15 @@ def answer_inputs(
     batch: bool | None,
 ) -> Answer | list[Answer]:
     """Answer one input, or a batch with a list; the arguments are those of :meth:`Smoothed.certify`."""
+    began = time.monotonic()
     if smoothed.memory is not None:
         smoothed.sealed_procedure(procedure)  # refuses a procedure before the model runs
     sealed, seed = smoothed.sealed(), fresh_seed() if seed is None else seed
     inputs = split_batch(sealed, x, batch, smoothed.input_range)
     indices = input_indices([x] if inputs is None else inputs, index, inputs is None)
     if inputs is None:
-        ((_, answer),) = answers(smoothed, [(indices[0], x)], procedure, steps, seed, named=False, sealed=sealed)
+        one = [(indices[0], x)]
+        ((_, answer),) = answers(smoothed, one, procedure, steps, seed, named=False, sealed=sealed, began=began)
         return answer
     checked = []
     for place, each in enumerate(inputs):  # all before the first is sampled
@@ -67,6 +69,7 @@ def answers(
     count: int | None = None,
     named: bool = True,
     sealed: Sealed | None = None,
+    began: float | None = None,
 ) -> Iterator[tuple[Job[Answer], Answer]]:
     """Answer inputs with the classifier as it is when the first answer is requested; see :meth:`Smoothed.run`.
 
@@ -79,6 +82,7 @@ def answers(
         count: The number of inputs, if known.
         named: Whether errors name the input; for a single input they do not, and invalid logits are warned about.
         sealed: The sealed model, if it is known.
+        began: When the answers were requested; by default each input counts from when it is taken from ``inputs``.
     """
     sealed, procedure = sealed or smoothed.sealed(), smoothed.sealed_procedure(procedure)
     steps = getattr(procedure, steps.__name__)  # of the procedure whose models are sealed
@@ -87,7 +91,7 @@ def answers(
     def jobs() -> Iterator[Job[Answer]]:
         for place, (index, x) in enumerate(inputs):
             try:
-                job = _job(smoothed, sealed, index, x, steps, seed)
+                job = _job(smoothed, sealed, index, x, steps, seed, time.monotonic() if began is None else began)
                 job.place = place
             except UsageError as error:
                 if not named:
@@ -131,18 +135,24 @@ def answers(
 
 
 def _job(
-    smoothed: Smoothed, sealed: Sealed, index: int, x: Any, steps: Callable[[Task], Steps[Answer]], seed: int
+    smoothed: Smoothed,
+    sealed: Sealed,
+    index: int,
+    x: Any,
+    steps: Callable[[Task], Steps[Answer]],
+    seed: int,
+    began: float,
 ) -> Job[Answer]:
     for name, value in (("seed", seed), ("index", index)):
         if not 0 <= value < 2**63:
             raise UsageError(f"{name} must be between 0 and 2**63 - 1, got {value}.")
     tensor = smoothed.checked(sealed, x)
-    usual = Job(index, tensor, steps(smoothed.task(index, tensor, smoothed.noise, seed)))
+    usual = Job(index, tensor, steps(smoothed.task(index, tensor, smoothed.noise, seed, began)))
     if smoothed.sigma is None:
         return usual
     begin = time.perf_counter()
     noise = chosen_noise(smoothed.sigma, sealed, cast(Gaussian, smoothed.noise), tensor, seed, index)
-    job = Job(index, tensor, steps(smoothed.task(index, tensor, noise, seed)), noise)
+    job = Job(index, tensor, steps(smoothed.task(index, tensor, noise, seed, began)), noise)
     try:
         job.begin()
     except UsageError:  # such as a target radius that this σ cannot reach

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
@@ -15,7 +14,7 @@ from smoothcert.certify.forecast import Chance, Forecast, decisions
 from smoothcert.sampling import ESTIMATION, Draw, Steps
 from smoothcert.stats import sequential
 from smoothcert.stats.sequential import LAST_LOOK, check_times
-from smoothcert.types import Certificate, Outcome, UsageError, Votes
+from smoothcert.types import Certificate, Outcome, Prediction, UsageError, Votes
 
 
 @dataclass(frozen=True)
@@ -32,8 +31,9 @@ class Anytime(Procedure):
     Args:
         radius: The target radius or radii; None to spend the whole budget on the largest radius.
         beta: Probability of refuting a radius that a class reaches.
-        n_max: The budget: the most samples of an input.
-        deadline: The most seconds for an input, from its first sample; answers then depend on the machine's speed.
+        n_max: The budget: the most samples of an input, also for PREDICT.
+        deadline: The most seconds for an input: from the call for a single input, and from its start in a batch or run.
+            The answer is what the votes by then prove, at most one small batch later; the machine's speed decides.
     """
 
     name: ClassVar[str] = "anytime"
@@ -99,19 +99,19 @@ class Anytime(Procedure):
         if thresholds and (not tests or tests[-1].certify[-1] > self.n_max):
             raise self._unreachable(task, norm, highest, f"a budget of {self.n_max:,}")
         times = check_times(self.n_max).tolist() if self.last_look < 1 else [self.n_max]
-        begin = time.monotonic()
+        deadline = self._deadline(task)
         counts, checkpoints = np.zeros(task.num_classes, dtype=np.int64), dict[int, tuple[int, ...]]()
         certified, refuted, n = 0, len(tests), 0  # radii below `certified` are, from `refuted` on are not
         label, p_lower = 0, 0.0
         for check, until in enumerate(times):
-            (votes,) = yield Draw(ESTIMATION, until - n, start=n, most=self.n_max)
+            (votes,) = yield Draw(ESTIMATION, until - n, start=n, most=self.n_max, deadline=deadline)
             checkpoints.update(votes.checkpoints if n == 0 else {})
-            counts, n = counts + votes.counts, until
+            counts, n = counts + votes.counts, n + votes.n
+            late = n < until  # the deadline has passed between two looks
             leader = int(np.argmax(counts))
             k = int(counts[leader])
-            while refuted > certified and k <= tests[refuted - 1].refute[check]:
+            while not late and refuted > certified and k <= tests[refuted - 1].refute[check]:
                 refuted -= 1
-            late = self.deadline is not None and time.monotonic() - begin > self.deadline
             last = late or n == self.n_max or (bool(tests) and certified == refuted)
             if last or (certified < refuted and k >= tests[certified].certify[check]):
                 label, p_lower = max((label, p_lower), (leader, self._bound(k, n, tests)), key=lambda found: found[1])
@@ -137,6 +137,12 @@ class Anytime(Procedure):
             selection=Votes(n=0, counts=()),
             decisions=dict(zip(self.targets, outcomes, strict=True)),
         )
+
+    def predict(self, task: Task) -> Steps[Prediction]:
+        return task.top_class(self.n_max, self.alpha, self._deadline(task))
+
+    def _deadline(self, task: Task) -> float | None:
+        return None if self.deadline is None else task.began + self.deadline
 
     def _bound(self, k: int, n: int, tests: tuple[sequential.Boundary, ...]) -> float:
         """Return the anytime bound; the targets are points of its grid, so one α covers it and every decision."""

@@ -7,9 +7,10 @@ never sees a model, so the same procedure runs on one input, in a pool of inputs
 from __future__ import annotations
 
 import math
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -21,7 +22,8 @@ from smoothcert.noise import Noise
 from smoothcert.sampling import PREDICTION, Answer, Classifier, Draw, Statistic, Steps, TopClass
 from smoothcert.stats import samples_needed
 from smoothcert.stats.binomial import MAX_SAMPLES
-from smoothcert.stats.decisions import certified_class, predicted_class
+from smoothcert.stats.decisions import certified_class
+from smoothcert.stats.pairs import TopClassTest, looks
 from smoothcert.types import (
     ABSTAIN,
     Arithmetic,
@@ -40,7 +42,8 @@ from smoothcert.types import (
 class Task:
     """The input that a procedure certifies; ``dimension`` is its number of coordinates.
 
-    ``x`` is the input itself, for the distance to a grid and for a core, which is called without noise.
+    ``x`` is the input itself, for the distance to a grid and for a core, which is called without noise. ``began`` is
+    when the answer was requested, by ``time.monotonic()``; a deadline counts from it.
     """
 
     noise: Noise
@@ -49,6 +52,7 @@ class Task:
     seed: int
     index: int
     x: Tensor | None = None
+    began: float = field(default_factory=time.monotonic)
 
     def offset(self, norm: Norm) -> float:
         """Return the distance from the input to the nearest grid point; 0 without a grid."""
@@ -111,11 +115,18 @@ class Task:
             offset=self.offset(norm),
         )
 
-    def top_class(self, n: int, alpha: float) -> Steps[Prediction]:
-        """Predict the class with the most of ``n`` votes, or abstain, by the test of Hung and Fithian (2019)."""
-        (votes,) = yield Draw(PREDICTION, n)
-        label, p_value = predicted_class(votes.counts, alpha)
-        return self.prediction(int(label), float(p_value), alpha, votes)
+    def top_class(self, n: int, alpha: float, deadline: float | None = None) -> Steps[Prediction]:
+        """Predict the top class from at most ``n`` votes, or abstain; stop as soon as :mod:`stats.pairs` decides."""
+        test = TopClassTest(self.num_classes, n)
+        drawn = 0
+        for until in looks(n):
+            (votes,) = yield Draw(PREDICTION, until - drawn, start=drawn, most=n, deadline=deadline)
+            drawn += votes.n
+            label, p_value = test.add(votes.counts, last=drawn == n)
+            if p_value <= alpha or drawn < until:  # decided, or the deadline has passed
+                break
+        label = label if p_value <= alpha else ABSTAIN
+        return self.prediction(label, p_value, alpha, Votes(drawn, test.counts))
 
     def prediction(self, label: int, p_value: float, alpha: float, votes: Votes) -> Prediction:
         """Return a prediction about this input."""
@@ -211,7 +222,7 @@ class Procedure(ABC):
         """Certify an input."""
 
     def predict(self, task: Task) -> Steps[Prediction]:
-        """Predict the smoothed classifier's class, without a radius."""
+        """Predict the smoothed classifier's class, without a radius, from at most 1,000 votes."""
         return task.top_class(1_000, self.alpha)
 
     def config(self) -> dict[str, Any]:

@@ -81,6 +81,11 @@ def composed(
     )
 
 
+def doubled(p_value: float) -> float:
+    """Return the p-value of an answer from the larger one of choice and class, each tested at α/2."""
+    return min(2 * p_value, 1.0)
+
+
 def num_classes(core: Sealed, task: Task) -> int:
     """Verify that a core is a fixed function of the input, and return its number of classes."""
     assert task.x is not None

@@ -12,8 +12,9 @@ import scipy
 from smoothcert.certify.base import Task, require_count
 from smoothcert.certify.bounds import BoundedProcedure
 from smoothcert.certify.forecast import Chance, Decision, Forecast
-from smoothcert.sampling import ESTIMATION, SELECTION, Draw, Steps
+from smoothcert.sampling import ESTIMATION, PREDICTION, SELECTION, Draw, Steps
 from smoothcert.stats import lower_bound, wald_bound
+from smoothcert.stats.decisions import predicted_class
 from smoothcert.types import Certificate, Prediction
 
 
@@ -65,4 +66,6 @@ class Cohen(BoundedProcedure):
         return self.certificate(task, norm, self.alpha, selection, votes)
 
     def predict(self, task: Task) -> Steps[Prediction]:
-        return task.top_class(self.n, self.alpha)
+        (votes,) = yield Draw(PREDICTION, self.n)
+        label, p_value = predicted_class(votes.counts, self.alpha)
+        return task.prediction(int(label), float(p_value), self.alpha, votes)

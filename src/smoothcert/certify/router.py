@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from smoothcert.certify.base import Procedure, Task
-from smoothcert.certify.choice import composed, core_class, num_classes
+from smoothcert.certify.choice import composed, core_class, doubled, num_classes
 from smoothcert.certify.runner import Runner
 from smoothcert.classifiers.identity import model_identity
 from smoothcert.classifiers.sealed import Sealed
@@ -95,14 +95,14 @@ class Routed(Procedure):
         half, classes = self._check(task)
         choice = yield from half.predict(task)
         if choice.abstained:
-            return replace(choice, alpha=2 * choice.alpha, counts=())
+            return replace(choice, counts=(), alpha=self.alpha, p_value=doubled(choice.p_value))
         expert = self.experts[choice.label]
         if not isinstance(expert, Runner):
             label = core_class(expert, replace(task, num_classes=classes))
-            return replace(choice, label=label, alpha=2 * choice.alpha, counts=())
+            return replace(choice, label=label, counts=(), alpha=self.alpha, p_value=doubled(choice.p_value))
         answer = yield from self._asking(expert, half.predict(_expert_task(expert, task)))
-        p_value = max(choice.p_value, answer.p_value)
-        return replace(answer, alpha=2 * answer.alpha, p_value=p_value, n=choice.n + answer.n)
+        p_value = doubled(max(choice.p_value, answer.p_value))
+        return replace(answer, alpha=self.alpha, p_value=p_value, n=choice.n + answer.n)
 
     def run_config(self) -> dict[str, Any]:
         experts = [

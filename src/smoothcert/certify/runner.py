@@ -141,7 +141,7 @@ class Runner:
             if self._audit is None or self._audit[0] is not sealed:
                 self._audit = (sealed, Audit(sealed, CLOSE[self.precision]))
             audit = self._audit[1]
-        how = (runtime.batch_size, runtime.cascade, runtime.elsewhere, audit)
+        how = (runtime.batch_size, runtime.cascade, runtime.elsewhere, audit, runtime.least)
         return Ready(Source(runtime.run, self.noise, classes, statistics, *how), runtime, sealed)
 
     def _runtime(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
 
 from smoothcert.certify.answering import answer_inputs, answers
+from smoothcert.certify.anytime import Anytime
 from smoothcert.certify.base import Procedure, Task
 from smoothcert.certify.batches import split_batch, stacked
 from smoothcert.certify.cohen import Cohen
@@ -163,10 +165,14 @@ class Smoothed(Runner):
     ) -> Any:
         """Predict the class of one input or of each input of a batch, without a radius and with far fewer samples.
 
+        Clear inputs are decided after a few dozen votes (:mod:`smoothcert.stats.pairs`). ``Cohen(n)`` draws all n
+        votes, as the papers do.
+
         Arguments and errors are those of :meth:`certify`; the procedure is that of the constructor, or
-        ``Cohen(1_000)``. The label of the :class:`~smoothcert.types.Prediction` is ``ABSTAIN`` if nothing is decided.
+        ``Anytime(n_max=1_000)``. The label of the :class:`~smoothcert.types.Prediction` is ``ABSTAIN`` if nothing is
+        decided.
         """
-        procedure = procedure or self.procedure or Cohen(1_000)
+        procedure = procedure or self.procedure or Anytime(n_max=1_000)
         return answer_inputs(self, x, procedure, procedure.predict, seed, index, batch)
 
     def soft(self, x: Any, n: int = 32, *, seed: int | None = None, batch: bool | None = None) -> Tensor:
@@ -255,10 +261,10 @@ class Smoothed(Runner):
         other._experts = tuple(each.for_workers() if isinstance(each, Smoothed) else each for each in self.experts)
         return other
 
-    def task(self, index: int, x: Tensor, noise: Noise, seed: int) -> Task:
-        """Return what a procedure knows of an input."""
+    def task(self, index: int, x: Tensor, noise: Noise, seed: int, began: float | None = None) -> Task:
+        """Return what a procedure knows of an input; ``began`` is the time of its request, now by default."""
         assert self.num_classes is not None
-        return Task(noise, self.num_classes, x.numel(), seed, index, x)
+        return Task(noise, self.num_classes, x.numel(), seed, index, x, time.monotonic() if began is None else began)
 
     def ready_for(self, sealed: Sealed, x: Tensor, procedure: Procedure, samples: int) -> list[Ready]:
         """Prepare this classifier and the others that the procedure samples."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from smoothcert.classifiers.identity import modules_in, modules_reached, objects_in
+from smoothcert.classifiers.identity import modules_reached, objects_in
 
 Forward = Callable[[Tensor], Tensor]
 """Maps a batch of inputs to logits."""
@@ -62,17 +62,21 @@ class PerThread(threading.local):
 
 def weights_in(model: Any) -> list[Tensor]:
     """Return all parameters and buffers, including those of unregistered modules."""
-    return [
-        tensor
-        for module in modules_in(model)
-        for tensor in (*module._parameters.values(), *module._buffers.values())
-        if tensor is not None
-    ]
+    return list(_weights(model))
+
+
+def _weights(model: Any) -> Iterator[Tensor]:
+    for module in objects_in(model):
+        if isinstance(module, nn.Module):
+            for tensor in (*module._parameters.values(), *module._buffers.values()):
+                if tensor is not None:
+                    yield tensor
 
 
 def takes(model: Forward) -> tuple[torch.device, torch.dtype]:
     """Return the device and type of the inputs that a model takes: those of its first weight."""
-    weights = weights_in(model) or weights_in(modules_reached(model))
+    first = next(_weights(model), None)
+    weights = _weights(modules_reached(model)) if first is None else _weights(model)
     weight = next((weight for weight in weights if weight.is_floating_point()), torch.empty(0))
     return weight.device, weight.dtype
 

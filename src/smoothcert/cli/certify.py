@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from smoothcert.certify import Cohen, Procedure
+from smoothcert.certify import Anytime, Cohen, Procedure
 from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, InputOptions, Seed, SigmaOptions, load_smoothed
 from smoothcert.cli.procedures import ClusterOptions, DrawnNoiseOptions, ProcedureOptions
 from smoothcert.cli.results import show_savings
@@ -101,11 +101,16 @@ def predict(
     noise: DrawnNoiseOptions,
     inputs: InputOptions,
     classifier: ClassifierOptions,
-    votes: Annotated[int, "Samples per input."] = 1_000,
+    votes: Annotated[int, "Samples per input, at most."] = 1_000,
+    fixed: Annotated[
+        bool, "Draw all samples for every input and test them once (Hung and Fithian, 2019), as in the papers' tables."
+    ] = False,
     alpha: Annotated[float, "Probability that an answer is wrong."] = 0.001,
     seed: Seed = None,
 ) -> None:
     """Print the smoothed classifier's class for inputs of a dataset: fewer samples than `certify`, no radius.
+
+    Clear inputs are decided after a few dozen samples.
 
     Columns: idx, label, predict (-1: abstain), p-value. The last line, on stderr, is a summary.
 
@@ -114,13 +119,19 @@ def predict(
         smoothcert predict demo/models/sigma-0.25.safetensors --data digits
         smoothcert predict lenet.safetensors --data mnist --start 7 --stop 8 --votes 10000
     """
-    settings: Procedure = replace(classifier.aces or Cohen(), n=votes, alpha=alpha)
+    settings: Procedure
+    if classifier.aces is not None:
+        if fixed:
+            raise UsageError("a composition of ACES stops early; leave out --fixed.")
+        settings = replace(classifier.aces, n=votes, alpha=alpha)
+    else:
+        settings = Cohen(votes, alpha=alpha) if fixed else Anytime(n_max=votes, alpha=alpha)
     chosen = noise.build()
     dataset = about.load()
     loaded = load_smoothed(classifier, [dataset], chosen, noise.exact)
     smoothed, settings = loaded.smoothed, loaded.completed(settings)
     indices = select(len(dataset), **vars(inputs))
-    correct = abstained = invalid = 0
+    correct = abstained = invalid = samples = 0
     lines: dict[int, str] = {}
     pairs = ((index, dataset[index][0]) for index in indices)
     answers = smoothed.run(pairs, settings, settings.predict, seed=seed, count=len(indices))
@@ -130,12 +141,13 @@ def predict(
         correct += answer.label == label
         abstained += answer.abstained
         invalid += answer.invalid
+        samples += answer.samples
     typer.echo("idx\tlabel\tpredict\tp_value")
     typer.echo("\n".join(lines[index] for index in indices))
     total = f"{correct} of {len(indices)} correct, {abstained} abstained"
-    typer.echo(f"{total} (n = {votes}, alpha = {alpha:g}).", err=True)
+    typer.echo(f"{total} ({samples / len(indices):,.0f} samples per input, alpha = {alpha:g}).", err=True)
     if invalid:
-        typer.echo(f"Warning: {invalid_text(invalid, votes * len(indices))}", err=True)
+        typer.echo(f"Warning: {invalid_text(invalid, samples)}", err=True)
 
 
 def _shard(text: str) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from smoothcert.classifiers.modes import intra_op_threads
 from smoothcert.noise import Noise, invalid_rows
 from smoothcert.sampling.audit import Audit
 from smoothcert.sampling.copies import Copies, NoisyCopies
+from smoothcert.sampling.seeds import BLOCK
 from smoothcert.sampling.statistics import Statistic
 from smoothcert.types import UsageError
 
@@ -44,7 +45,8 @@ class Source:
     Attributes:
         classifier: Maps a batch to logits of shape (batch, classes), or to the input of the cascade.
         noise: The noise of jobs that have none.
-        batch_size: Noisy copies per forward pass.
+        batch_size: Noisy copies per forward pass, at most.
+        least: Noisy copies per forward pass below which a smaller batch saves no time.
         cascade: Decides the copies that the classifier leaves undecided.
         elsewhere: Draws and classifies copies in other processes, instead of the classifier.
         audit: Spot checks of the logits.
@@ -58,6 +60,7 @@ class Source:
     cascade: Cascade | None = None
     elsewhere: Callable[[Sequence[Copies]], Tensor] | None = None
     audit: Audit | None = None
+    least: int = BLOCK
 
     def check(self, logits: Tensor, rows: int) -> None:
         if logits.shape != (rows, self.num_classes):

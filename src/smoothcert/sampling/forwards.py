@@ -138,3 +138,6 @@ def onnx(model: Forward, plan: Plan) -> Forward:
 
 RUNTIMES: dict[str, Callable[[Forward, Plan], Forward]] = {"eager": eager, "compiled": compiled, "onnx": onnx}
 """Builders of runtimes from a model that stays unchanged and a plan."""
+
+PADDED = frozenset({"compiled"})
+"""Runtimes that fill up every batch to the full size, so that a smaller one saves no time."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import sys
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +35,8 @@ class Draw:
         most: How many copies of the stage may be requested in total if the next request continues this one; idle rows
             of a batch are then used to draw ahead.
         source: The number of the pool's source.
+        deadline: The time of ``time.monotonic()`` after which the request is answered with the votes drawn so far: at
+            least one of the stage, and fewer than ``n`` only if no more are drawn.
     """
 
     stage: int
@@ -39,6 +44,7 @@ class Draw:
     start: int = 0
     most: int = 0
     source: int = 0
+    deadline: float | None = None
 
     @property
     def stop(self) -> int:
@@ -132,6 +138,7 @@ class _Stream:
         issued: The number of the next copy to add to a batch.
         received: The number of the next copy whose values are missing.
         codes: Values of copies from the start of the request on, per statistic.
+        late: Whether its deadline has passed, so that no more copies are drawn.
     """
 
     job: Job[Any]
@@ -140,16 +147,26 @@ class _Stream:
     issued: int
     received: int
     codes: list[list[NDArray[np.int64]]]
+    late: bool = False
 
     @property
     def open(self) -> int:
         """How many copies are requested and not in a batch yet."""
-        return max(self.request.stop - self.issued, 0)
+        return 0 if self.late else max(self.request.stop - self.issued, 0)
 
     @property
-    def extendable(self) -> bool:
-        """Whether copies may be drawn ahead."""
-        return self.issued < self.request.most
+    def ready(self) -> bool:
+        """Whether the request can be answered."""
+        return self.received >= self.request.stop or (self.late and self.received == self.issued)
+
+    def reach(self, tasks: int) -> int:
+        """Return up to which copy the next batch may draw ahead, while ``tasks`` batches are computed.
+
+        As many copies are drawn ahead as were received before: a procedure that decides early wastes few of them, and
+        the batches of one that does not soon become full.
+        """
+        ahead = self.issued + max(self.received // tasks, self.kind[0].least)
+        return 0 if self.late else min(self.request.most, -(-ahead // BLOCK) * BLOCK)
 
 
 class _Run(Generic[Answer]):
@@ -162,10 +179,11 @@ class _Run(Generic[Answer]):
         self._streams: dict[_Stream, None] = {}  # in order of admission
         self._backlog = Backlog()
         self._answered: list[tuple[Job[Answer], Answer]] = []
+        self._tasks = pool.workers + 1 if pool.workers > 1 else 1  # one waits, so that no worker does
+        self._pace: dict[Source, float] = {}  # seconds per copy in the last batch
 
     def answers(self) -> Iterator[tuple[Job[Answer], Answer]]:
-        workers = self._pool.workers
-        most = workers + 1 if workers > 1 else 1  # one task waits, so that no worker does
+        workers, most = self._pool.workers, self._tasks
         runners = deque(Runner(self._pool.threads) for _ in range(most))
         running: deque[Callable[[], Chunk | Decided]] = deque()
         waiting: deque[Chunk] = deque()  # computed and not delivered yet
@@ -205,43 +223,66 @@ class _Run(Generic[Answer]):
 
         A chunk of nothing but copies ahead is made only if ``ahead``.
         """
+        self._close_late()
         kind = self._next_kind()
         while kind is None and (job := self._take_job()) is not None:
             stream = self._advance(job)
             kind = None if stream is None else stream.kind
         if kind is None:
-            kind = next((stream.kind for stream in self._streams if stream.open or stream.extendable), None)
+            more = (each for each in self._streams if each.open or each.issued < each.reach(self._tasks))
+            kind = next((stream.kind for stream in more), None)
         if kind is None:
             return None
         source, workers = kind[0], self._pool.workers
         size = source.batch_size
         same_kind = [stream for stream in self._streams if stream.kind == kind]
+        limit = self._rows_in_time(same_kind)
         share = sum(stream.open for stream in same_kind) // (workers * size) if workers > 1 else 1  # batches per worker
-        chunk = Chunk(source, size * min(max(share, 1), _CHUNK))
+        chunk = Chunk(source, min(size * min(max(share, 1), _CHUNK), limit))
+        reach = {stream: stream.reach(self._tasks) for stream in same_kind}
         for stream in same_kind:
             self._fill(chunk, stream, stream.request.stop)
-        chunk.capacity = -(-max(chunk.rows, 1) // size) * size
+        chunk.capacity = min(-(-max(chunk.rows, 1) // size) * size, limit)
         fits = source is self._pool.sources[0]
         while chunk.room and fits and (job := self._take_job()) is not None:
             stream = self._advance(job)
             if stream is not None:
                 fits = stream.kind == kind
                 if fits:
+                    reach[stream] = stream.reach(self._tasks)
                     self._fill(chunk, stream, stream.request.stop)
-                    same_kind.append(stream)
         if not chunk.rows and not ahead:
             return None
-        extendable = [stream for stream in same_kind if stream.extendable]
+        extendable = [stream for stream in reach if stream.issued < reach[stream]]
         while chunk.room and extendable and self._ended:
             each = max(chunk.room // len(extendable) // BLOCK, 1) * BLOCK
             for stream in extendable:
-                self._fill(chunk, stream, min(stream.issued + each, stream.request.most))
-            extendable = [stream for stream in extendable if stream.extendable]
+                self._fill(chunk, stream, min(stream.issued + each, reach[stream]))
+            extendable = [stream for stream in extendable if stream.issued < reach[stream]]
         if not chunk.rows:
             return None
         self._pool.rows += chunk.rows
         self._pool.capacity += chunk.capacity
         return chunk
+
+    def _close_late(self) -> None:
+        """Answer requests whose deadline has passed, or stop drawing for them until what is computed has arrived."""
+        now = time.monotonic()
+        for stream in list(self._streams):
+            deadline = stream.request.deadline
+            stream.late = deadline is not None and now >= deadline and stream.issued > 0
+            if stream.late and stream.ready:
+                self._advance(stream.job, stream)
+
+    def _rows_in_time(self, streams: Sequence[_Stream]) -> int:
+        """Return how many rows a batch may have so that it ends before the deadlines of its streams; at least some."""
+        deadline = min((stream.request.deadline or math.inf for stream in streams), default=math.inf)
+        if deadline == math.inf or not streams:
+            return sys.maxsize
+        source = streams[0].kind[0]
+        pace = self._pace.get(source, math.inf)  # the first batch measures it
+        rows = max(deadline - time.monotonic(), 0.0) / pace
+        return max(int(rows) // BLOCK * BLOCK, source.least)
 
     def _next_kind(self) -> Kind | None:
         """Choose the copies to run next: the oldest of those that fill a batch.
@@ -278,6 +319,7 @@ class _Run(Generic[Answer]):
 
     def _deliver(self, chunk: Chunk) -> None:
         """Hand the values of a chunk to their streams, and advance every procedure whose request is complete."""
+        self._pace[chunk.source] = chunk.seconds / chunk.rows
         for segment in chunk.segments:
             stream, count = segment.owner, segment.copies.n
             low, high = segment.low, segment.low + count
@@ -291,7 +333,7 @@ class _Run(Generic[Answer]):
             for kept, codes in zip(stream.codes, chunk.codes, strict=True):
                 kept.append(codes[low:high])
             stream.received += count
-            while stream in self._streams and stream.received >= stream.request.stop:
+            while stream in self._streams and stream.ready:
                 self._advance(stream.job, stream)
 
     def _advance(self, job: Job[Answer], stream: _Stream | None = None) -> _Stream | None:
@@ -310,14 +352,15 @@ class _Run(Generic[Answer]):
         if request is None:
             return None
         source = self._pool.sources[request.source]
-        codes: list[list[NDArray[np.int64]]] = [[] for _ in source.statistics]
+        codes = [[np.empty(0, np.int64)] for _ in source.statistics]
         following = _Stream(job, request, (source, job.x.shape), request.start, request.start, codes)
         self._streams[following] = None
         return following
 
     def _votes(self, stream: _Stream) -> tuple[Votes, ...]:
-        """Count the values of a complete request, and keep those beyond it."""
-        source, n = self._pool.sources[stream.request.source], stream.request.n
+        """Count the values of a request that can be answered, and keep those beyond it."""
+        source = self._pool.sources[stream.request.source]
+        n = min(stream.request.stop, stream.received) - stream.request.start
         votes = []
         for number, statistic in enumerate(source.statistics):
             codes = np.concatenate(stream.codes[number])

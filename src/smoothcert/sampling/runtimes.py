@@ -22,7 +22,7 @@ from smoothcert.noise import Gaussian, Noise
 from smoothcert.progress import quiet
 from smoothcert.sampling.batches import Cascade
 from smoothcert.sampling.copies import Copies
-from smoothcert.sampling.forwards import PRECISIONS, RUNTIMES, Plan, eager
+from smoothcert.sampling.forwards import PADDED, PRECISIONS, RUNTIMES, Plan, eager
 from smoothcert.sampling.seeds import BLOCK
 from smoothcert.sampling.tuning import (
     MOST_ROWS,
@@ -77,6 +77,11 @@ class Runtime:
     notes: Mapping[str, Any]
     cascade: Cascade | None = None
     elsewhere: Callable[[Sequence[Copies]], Tensor] | None = None
+
+    @property
+    def least(self) -> int:
+        """Inputs per batch below which a smaller batch saves no time."""
+        return self.batch_size if self.name in PADDED else min(BLOCK, self.batch_size)
 
     def settings(self) -> dict[str, Any]:
         """Return everything but the code, as plain values."""
