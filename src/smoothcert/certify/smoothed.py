@@ -165,12 +165,9 @@ class Smoothed(Runner):
     ) -> Any:
         """Predict the class of one input or of each input of a batch, without a radius and with far fewer samples.
 
-        Clear inputs are decided after a few dozen votes (:mod:`smoothcert.stats.pairs`). ``Cohen(n)`` draws all n
-        votes, as the papers do.
-
-        Arguments and errors are those of :meth:`certify`; the procedure is that of the constructor, or
-        ``Anytime(n_max=1_000)``. The label of the :class:`~smoothcert.types.Prediction` is ``ABSTAIN`` if nothing is
-        decided.
+        Clear inputs are decided after a few dozen votes (:mod:`smoothcert.stats.pairs`); ``Cohen(n)`` draws all n,
+        as the papers do. Arguments and errors are those of :meth:`certify`; the procedure is that of the constructor,
+        or ``Anytime(n_max=1_000)``. The label is ``ABSTAIN`` if nothing is decided.
         """
         procedure = procedure or self.procedure or Anytime(n_max=1_000)
         return answer_inputs(self, x, procedure, procedure.predict, seed, index, batch)
@@ -236,7 +233,6 @@ class Smoothed(Runner):
 
         Args:
             inputs: Pairs (index, input).
-            procedure: The procedure.
             steps: ``procedure.certify`` or ``procedure.predict``.
             seed: The seed of the noise; a fresh one by default.
             count: The number of inputs, if known; decides how long runtimes are benchmarked.
