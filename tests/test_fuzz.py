@@ -32,7 +32,7 @@ def harness():
 
 
 def test_no_file_does_harm():
-    command = [sys.executable, "benchmarks/fuzz.py", "--cases", "20", "--limit", "30"]
+    command = [sys.executable, "benchmarks/fuzz.py", "--cases", "40", "--limit", "30"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "No case failed." in done.stdout
