@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -174,14 +175,19 @@ def available(name: str, *, root: StrPath | None = None) -> bool:
 
 def _load_digits(info: DatasetInfo, split: str) -> ArrayDataset:
     """Load the digits bundled with scikit-learn, split by a fixed permutation."""
-    from sklearn import datasets  # slow to import, and needed for this dataset only
-
-    bunch = datasets.load_digits()
+    bunch = _bundled_digits()
     # RandomState and not Generator: its stream is frozen, so the split is the same with every NumPy.
     order = np.random.RandomState(0).permutation(len(bunch.target))
     chosen = order[: info.train_size] if split == "train" else order[info.train_size :]
     images, labels = bunch.images[chosen, None].astype(np.uint8), bunch.target[chosen]
     return ArrayDataset(images, labels, name=info.name, split=split, class_names=info.class_names, scale=16.0)
+
+
+@cache
+def _bundled_digits() -> Any:
+    from sklearn import datasets  # slow to import, and needed for this dataset only
+
+    return datasets.load_digits()
 
 
 def _check_split(split: str, known: tuple[str, ...]) -> None:
