@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import fx, nn
 
+from smoothcert import Cohen, Gaussian, Smoothed, from_numpy
 from smoothcert.classifiers.identity import leads_outside, model_identity, modules_in, modules_reached
 
 SCALE = 1.0
@@ -206,3 +207,65 @@ def test_a_traced_graph_leads_to_the_functions_that_it_calls(monkeypatch):
     assert identity() == before
     monkeypatch.setattr(scaled, "__code__", (lambda x: 3 * x).__code__)
     assert identity() != before
+
+
+def tripled(x):
+    return 3 * x
+
+
+class Compiled:
+    """As a function compiled by JAX: it keeps what it compiled."""
+
+    def __init__(self, function):
+        self.__wrapped__, self.calls = function, 0
+
+    def __call__(self, x):
+        self.calls += 1
+        return self.__wrapped__(x)
+
+
+Compiled.__module__ = "jaxlib._jax"
+
+
+def test_a_function_compiled_by_jax_is_the_function_that_it_wraps():
+    function = Compiled(scaled)
+    before = model_identity(function)["code"]
+    function(1)
+    assert model_identity(function)["code"] == before
+    assert model_identity(Compiled(tripled))["code"] != before
+
+
+def test_a_decorator_of_a_package_leads_to_the_function_that_it_wraps():
+    one, other, again = (torch.no_grad()(each) for each in (scaled, tripled, scaled))
+    assert model_identity(one)["code"] == model_identity(again)["code"] != model_identity(other)["code"]
+
+
+def test_code_counts_whatever_module_a_function_claims():
+    """functools.wraps copies the module of the wrapped function; code that was executed may have none."""
+
+    def like_relu(factor):
+        @functools.wraps(torch.relu_)
+        def function(x):
+            return torch.relu(x) * factor
+
+        function.__module__ = "torch.nn.functional"
+        return function
+
+    def executed(text):
+        names = {"torch": torch}
+        exec(text, names)
+        return names["f"]
+
+    assert model_identity(like_relu(2))["code"] != model_identity(like_relu(3))["code"]
+    assert (
+        model_identity(executed("def f(x): return 2 * x"))["code"]
+        != model_identity(executed("def f(x): return 3 * x"))["code"]
+    )
+
+
+def test_functions_of_jax_can_be_certified():
+    jax = pytest.importorskip("jax")
+    weights = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+    for function in (jax.jit(lambda x: x @ weights), jax.jit(jax.vmap(lambda x: x @ jax.numpy.asarray(weights)))):
+        smoothed = Smoothed(from_numpy(function, 3), Gaussian(0.1))
+        assert smoothed.certify(torch.full((4,), 0.5), Cohen(100), seed=0, index=0).n == 100

@@ -23,6 +23,7 @@ _BY_NAME = {*sys.stdlib_module_names, "torch", "numpy", "scipy", "smoothcert"}
 """Packages whose code is hashed by name: it changes only with their versions, which a run records."""
 
 _BY_VERSION = {"transformers": "transformers", "timm": "timm", "diffusers": "diffusers", "sklearn": "scikit-learn"}
+_BY_VERSION |= {"jax": "jax", "jaxlib": "jaxlib"}
 """Packages whose code is hashed by name and version; their functions lead to caches and loggers that change."""
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, torch.memory_format)
@@ -203,6 +204,8 @@ class _Reached:
             self._say("operator", str(value))
         elif any(kind.__module__.startswith("sympy.") for kind in type(value).__mro__):  # it keeps its hash
             self._say("expression", repr(value))
+        elif type(value).__module__.startswith("jaxlib."):  # an array, or a function that keeps what it compiled
+            self._add(value.__wrapped__ if hasattr(value, "__wrapped__") else np.asarray(value))
         elif isinstance(value, torch.jit.ScriptModule):
             self._say("script", str(value.inlined_graph))
             self._add_entries(value.state_dict())
@@ -233,9 +236,12 @@ class _Reached:
 
     def _add_function(self, function: types.FunctionType) -> None:
         self._say("function", f"{function.__module__}.{function.__qualname__}{_version(function.__module__)}")
-        if _by_name(function.__module__):
+        home = function.__globals__.get("__name__")  # where it was written; functools.wraps changes its own __module__
+        by_name = home is not None and _by_name(home)
+        if by_name and _by_name(function.__module__):
             return
-        self._add_code(function.__code__)
+        if not by_name:  # else a decorator of a package around a user's function, which its closure holds
+            self._add_code(function.__code__)
         self._add_each("defaults", [function.__defaults__, function.__kwdefaults__])
         self._depth += 1
         self._add_entries(vars(function))
@@ -246,7 +252,7 @@ class _Reached:
                 self._add(cell.cell_contents)
             except ValueError:  # a name without a value yet
                 self._say("cell", "empty")
-        for name in sorted(_global_names(function.__code__)):
+        for name in () if by_name else sorted(_global_names(function.__code__)):
             if name in function.__globals__:
                 self._say("global", name, function.__globals__[name])
         self._depth -= not done

@@ -40,7 +40,7 @@ class NumpyFunction(nn.Module):
                 f"the function returned shape {returned.shape} for {len(rows)} inputs; return scores of shape "
                 f"({len(rows)}, {self.num_classes}) or one class for each input."
             )
-        return torch.from_numpy(np.ascontiguousarray(returned)).to(x.device)
+        return torch.from_numpy(np.array(returned)).to(x.device)  # a copy, since some arrays are read-only
 
 
 def from_numpy(function: Any, num_classes: int | None = None) -> nn.Module:
