@@ -78,7 +78,8 @@ def test_ctrl_c_while_modules_are_imported(checkpoint, seconds):
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     if b"Traceback" not in err or b"smoothcert/cli/app" in err:  # otherwise Python itself had not started yet
-        assert process.returncode == 130, err
+        # Python may end by the signal itself, if it arrived in code that a C module ran; a shell shows 130 for both.
+        assert process.returncode in (130, -signal.SIGINT), err
         assert b"Traceback" not in err
         assert b"stopped; the same command continues" in err
 
