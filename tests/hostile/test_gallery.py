@@ -157,7 +157,7 @@ def test_well_behaved_twins_are_certified(reference, kind):
         clear = question.x is not NEAR
         assert (answer.label != ABSTAIN) == clear
         if isinstance(answer, Certificate) and clear and not kind.endswith("core"):
-            assert answer.radius > 0.08
+            assert answer.radius > (0.08 if question.procedure == "anytime" else 0.09)  # it stops at its target
 
 
 def test_the_half_space_has_the_probability_of_the_closed_form():

@@ -168,7 +168,7 @@ def test_both_parts_run_in_the_runtime(runtime):
     if runtime == "onnx":
         pytest.importorskip("onnxruntime")
     torch.manual_seed(0)
-    networks = [nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4)).eval() for _ in range(3)]
+    networks = [nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4)).eval() for _ in range(4)]
     model = Consensus(networks, 2)
     inputs = INPUTS.float()
 
