@@ -9,19 +9,25 @@ Wald's bound holds for a known p. The floor is the least mean of (mean samples) 
 radius, of any test of one known class that does not know p, with these errors at the threshold, n_max and looks: the
 modified Kiefer–Weiss problem (Kiefer and Weiss, 1957), solved by backward induction (Arrow, Blackwell and Girshick,
 1949). It may leave more inputs undecided at n_max than Anytime.
+
+The median input of a stored run is that of its inputs whose mean samples are the median, where the shares of its votes
+are taken as the true p. Usage: python benchmarks/samples.py [RUN ...]; by default the runs in ``benchmarks/mnist``.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 from scipy import optimize, signal, special, stats
 
+from smoothcert import load_run
 from smoothcert.stats.sequential import Boundary, boundary, check_times, operating_characteristics, wald_bound
 from smoothcert.stats.staged import StageBoundaries, stage_boundaries, staged_characteristics
 
@@ -33,6 +39,8 @@ N0 = 100
 """Selection samples of Staged."""
 ALPHA = BETA = 0.001
 WALD = (12, 17, 25, 35, 50, 70, *np.geomspace(100, N_MAX / 2, 10).tolist())
+STORED = Path(__file__).parent / "mnist" / "runs"
+STORED_RADII = (0.5, 1.0, 2.0)
 RUNS = {"anytime": 5_000, "staged": 100_000}
 
 
@@ -168,6 +176,13 @@ def simulated(points: list[Point]) -> dict[str, float]:
     return worst
 
 
+def median_input(folder: Path, r: float) -> float:
+    """The mean samples of Anytime for the median input of a stored run, at the radius r σ."""
+    test = boundary(float(special.ndtr(r)), ALPHA, BETA, N_MAX)
+    shares = [(max(row["counts"]) + 0.5) / (row["n"] + 1) for row in load_run(folder).rows()]
+    return float(np.median([operating_characteristics(test, p).expected_n for p in shares]))
+
+
 def summary(points: list[Point]) -> dict[str, float]:
     """Figures over points: ratios to Wald's bound from 100 samples on, and samples beyond it below."""
     wald, staged, anytime = (
@@ -192,6 +207,8 @@ def main() -> None:
     gain = [point.anytime_correct - point.staged_correct for point in points]
     over_all = {r: float(np.mean([point.anytime / point.wald for point in points if point.r == r])) for r in RADII}
     floor = {r: least_mean(float(special.ndtr(r)), [point for point in points if point.r == r]) for r in RADII}
+    runs = [Path(name) for name in sys.argv[1:]] or sorted(STORED.iterdir())
+    medians = {run.name: {r: median_input(run, r) for r in STORED_RADII} for run in runs}
     result = {
         "benchmark": "samples",
         "alpha": ALPHA,
@@ -207,6 +224,7 @@ def main() -> None:
             "least_gain": min(gain),
         },
         "simulated_deviation": simulated(points),
+        "median_input": medians,
         "grid": [vars(point) for point in points],
     }
     print(json.dumps(result | {"seconds": round(time.perf_counter() - begin, 1)}))
@@ -232,6 +250,8 @@ def main() -> None:
     Console().print(table)
     for r in RADII:
         print(f"r/σ = {r:g}: mean of samples ÷ Wald {over_all[r]:.3f}, floor of any test {floor[r]:.3f}")
+    for name, samples in medians.items():
+        print(f"median input of {name}: " + ", ".join(f"{samples[r]:.0f} samples at r/σ = {r:g}" for r in STORED_RADII))
 
 
 if __name__ == "__main__":

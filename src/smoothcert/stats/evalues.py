@@ -36,7 +36,9 @@ def log_e(k: ArrayLike, n: ArrayLike, threshold: ArrayLike, n_max: int, side: Si
     n_max/2 votes up to 4, so the test needs nearly the same multiple of Wald's bound for all p. Shifts up to 3 or 6
     instead of 4, from n_max or n_max/4 votes, 10 or 24 of them, or unequal weights change the mean samples over the
     grid of ``benchmarks/samples.py`` by less than 2 % of Wald's bound. With the Beta(½, ½) prior of Robbins it is 20 %
-    more, and informing a prior by selection votes costs these votes.
+    more, and informing a prior by selection votes costs these votes. Weights learned from the logits of inputs without
+    noise (four classes of inputs by their margin, three LeNets on MNIST) change the mean by less than 4 % and save
+    nothing at the median input for radii up to σ, 10 % at 2σ, for a boundary per class of inputs: not worth it.
 
     Args:
         k: Votes for the class, 0 ≤ k ≤ n.
