@@ -157,8 +157,8 @@ class Anytime(BoundedProcedure):
     def _select(self, threshold: float, deadline: float | None) -> Steps[Votes]:
         """Draw the votes that choose the bound: few if the plain bound will decide the threshold about as soon."""
         (votes,) = yield Draw(SELECTION, FEW, deadline=deadline)
-        p = (max(votes.counts) + 1) / (votes.n + 2)
-        soon = threshold < p and sequential.wald_bound(p, threshold, self.alpha) <= MANY if threshold else False
+        share = max(votes.counts) / votes.n
+        soon = 0 < threshold < share and sequential.wald_bound(share, threshold, self.alpha) <= MANY
         if soon or votes.n < FEW:
             return votes
         (more,) = yield Draw(SELECTION, MANY - FEW, start=FEW, deadline=deadline)

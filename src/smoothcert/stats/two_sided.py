@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -44,6 +43,9 @@ EVEN = 0.5
 PRECISION = 1e-4
 """How far the bounds may be from the best ones, in log-odds: at most 0.00005 σ of the radius."""
 
+ROUGHLY = 0.8
+"""The width of the rough bounds, as a share of that of the arcsine transformation, which is too wide for few votes."""
+
 _SECTIONS = 16
 
 
@@ -59,8 +61,8 @@ def lower_sequence(k: int, n: int, level: float, n_max: int, *, last_look: float
         last_look: The share of the level for the look at n_max; 1 if there is no other look.
 
     Example:
-        >>> round(lower_sequence(30, 100, 0.001, 1_000), 3), round(lower_sequence(30, 100, 0.001, 100), 3)
-        (0.131, 0.14)
+        >>> round(lower_sequence(30, 100, 0.001, 1_000), 3)
+        0.14
     """
     require_levels(level=level)
     early = _from_evidence(k, n, level * (1.0 - last_look), n_max) if k > 0 and last_look < 1 else 0.0
@@ -72,56 +74,52 @@ def upper_sequence(k: int, n: int, level: float, n_max: int, *, last_look: float
     return min(math.nextafter(1.0 - lower_sequence(n - k, n, level, n_max, last_look=last_look), 2.0), 1.0)
 
 
-@dataclass(frozen=True)
 class TwoSided:
     """The bounds of an input; the proofs are in the text of the module.
 
-    Attributes:
+    Args:
         selection: Selection votes per class, which choose the classes A and B.
         alpha: Probability that a bound of :meth:`proved` is ever wrong.
         beta: Probability that a bound of :meth:`possible` is ever wrong.
         n_max: The last look, fixed before the votes.
         last_look: The share of both for the look at n_max; 1 if there is no other look.
+
+    Attributes:
+        guess: The class A.
     """
 
-    selection: Sequence[int]
-    alpha: float
-    beta: float
-    n_max: int
-    last_look: float = LAST_LOOK
-
-    @property
-    def guess(self) -> int:
-        """The class A."""
-        return int(np.argmax(self.selection))
+    def __init__(
+        self, selection: Sequence[int], alpha: float, beta: float, n_max: int, last_look: float = LAST_LOOK
+    ) -> None:
+        self.guess, *others = sorted(range(len(selection)), key=lambda label: -selection[label])
+        self._rival = others[0] if others else None
+        self._alpha, self._beta, self._n_max, self._last_look = alpha, beta, n_max, last_look
 
     def proved(self, counts: Sequence[int], n: int, *, roughly: bool = False) -> tuple[float, float]:
         """Return the lower bound on the probability of A and the upper bound on that of every other class.
 
         Args:
-            counts: Votes per class; none of them chose A or B.
+            counts: Votes per class, drawn after the selection votes.
             n: All votes, including those with invalid logits.
             roughly: Return quick approximations, seldom too cautious, which prove nothing.
         """
-        others = [votes for label, votes in enumerate(counts) if label != self.guess]
-        rival = max(others, default=0) + n - sum(counts)
-        return self._between(counts[self.guess], rival, n, self.alpha / 2, roughly)
+        rival = max((*counts[: self.guess], *counts[self.guess + 1 :]), default=0) + n - sum(counts)
+        return self._between(counts[self.guess], rival, n, self._alpha / 2, roughly)
 
     def possible(self, counts: Sequence[int], n: int, *, roughly: bool = False) -> tuple[float, float]:
         """Return the upper bound on the probability of any class and the lower bound on that of the runner-up."""
-        first, *others = np.argsort(-np.asarray(self.selection), kind="stable").tolist()
-        fewer = min(counts[first], counts[others[0]]) if others else 0
-        second, top = self._between(fewer, max(counts) + n - sum(counts), n, self.beta / 2, roughly)
+        fewer = 0 if self._rival is None else min(counts[self.guess], counts[self._rival])
+        second, top = self._between(fewer, max(counts) + n - sum(counts), n, self._beta / 2, roughly)
         return min(top, 1.0 - second), second
 
     def _between(self, low: int, high: int, n: int, level: float, roughly: bool) -> tuple[float, float]:
         """Return the lower bound from one count and the upper bound from another."""
         if roughly:
-            width = math.sqrt(-math.log(level) / (2 * n))  # the angle of the arcsine transformation
+            width = ROUGHLY * math.sqrt(-math.log(level) / (2 * n))  # the angle of the arcsine transformation
             lower, upper = math.asin(math.sqrt(low / n)) - width, math.asin(math.sqrt(high / n)) + width
             return math.sin(max(lower, 0.0)) ** 2, math.sin(min(upper, math.pi / 2)) ** 2
-        share = {"last_look": self.last_look}
-        return lower_sequence(low, n, level, self.n_max, **share), upper_sequence(high, n, level, self.n_max, **share)
+        lower = lower_sequence(low, n, level, self._n_max, last_look=self._last_look)
+        return lower, upper_sequence(high, n, level, self._n_max, last_look=self._last_look)
 
 
 def _from_evidence(k: int, n: int, level: float, n_max: int) -> float:
