@@ -6,7 +6,7 @@ stop. The last tests weaken the bounds on purpose and show that the check notice
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 import pytest
@@ -112,7 +112,7 @@ def test_false_claims_of_a_budget_alone(runs):
     assert within(runs - found["bounds"], runs, 1 - 0.8 * ALPHA), "the check is not sharp"
 
 
-@lru_cache(maxsize=None)
+@cache
 def fixed_bound(k: int, n: int, level: float, n_max: int, *, last_look: float) -> float:
     """A bound of a fixed number of votes, at every look."""
     return lower_bound(k, n, level)

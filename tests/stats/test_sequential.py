@@ -28,9 +28,7 @@ from smoothcert.stats.sequential import (
 from smoothcert.types import UsageError
 
 
-def exact_log_e(
-    k: int, n: int, threshold: float, n_max: int, side: str, tuned_to: float | None = None
-) -> mpmath.mpf:
+def exact_log_e(k: int, n: int, threshold: float, n_max: int, side: str, tuned_to: float | None = None) -> mpmath.mpf:
     """The mean likelihood ratio over 16 shifts of the log-odds, from 5/sqrt(n_max t (1 − t)) to 4."""
     t = mpmath.mpf(threshold)
     center = t if tuned_to is None else mpmath.mpf(tuned_to)

@@ -20,7 +20,7 @@ from smoothcert.stats.two_sided import TwoSided
 from smoothcert.types import RUNNER_UP, Certificate, Prediction, UsageError, Votes
 
 FEW, MANY = 20, 100
-"""Selection samples with the runner-up bound: at first, and in total where these leave open how to decide."""
+"""Selection samples with the runner-up bound: at first, and in total unless these suffice."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,11 @@ class Anytime(BoundedProcedure):
     certified only if all smaller ones are, so α need not be split. If a budget or a deadline ends the test, the
     certificate has the radius of the confidence sequence, which is valid at that moment too.
 
-    With the runner-up bound, 20 to 100 selection samples, in addition to ``n_max``, choose the bound of the input. The
-    plain bound continues as above, with fresh samples. The runner-up bound uses two confidence sequences, at α/2 each,
-    for the class that the selection votes put first and for the largest count of any other class
-    (:mod:`smoothcert.stats.two_sided`). It refutes a radius if no class reaches it by this longer bound either.
+    With the runner-up bound, 20 selection samples, in addition to ``n_max``, choose the bound of the input; 100 without
+    a deadline, unless the plain bound will soon certify the targets. The plain bound continues as above, with fresh
+    samples. The runner-up bound uses two confidence sequences at α/2 each, for the class that the selection votes put
+    first and for the largest count of any other class (:mod:`smoothcert.stats.two_sided`). It refutes a radius if no
+    class reaches it by this longer bound either.
 
     Args:
         radius: The target radius or radii; None to spend the whole budget on the largest radius.
@@ -155,11 +156,11 @@ class Anytime(BoundedProcedure):
         return None if self.deadline is None else task.began + self.deadline
 
     def _select(self, threshold: float, deadline: float | None) -> Steps[Votes]:
-        """Draw the votes that choose the bound: few if the plain bound will decide the threshold about as soon."""
+        """Draw the votes that choose the bound: few with a deadline, or if the plain bound will soon certify."""
         (votes,) = yield Draw(SELECTION, FEW, deadline=deadline)
         share = max(votes.counts) / votes.n
         soon = 0 < threshold < share and sequential.wald_bound(share, threshold, self.alpha) <= MANY
-        if soon or votes.n < FEW:
+        if soon or deadline is not None:
             return votes
-        (more,) = yield Draw(SELECTION, MANY - FEW, start=FEW, deadline=deadline)
+        (more,) = yield Draw(SELECTION, MANY - FEW, start=FEW)
         return Votes(n=votes.n + more.n, counts=tuple(map(sum, zip(votes.counts, more.counts, strict=True))))
