@@ -45,7 +45,8 @@ class Anytime(BoundedProcedure):
         beta: Probability of refuting a radius that a class reaches.
         n_max: The budget: the most samples of an input, also for PREDICT.
         deadline: The most seconds for an input: from the call for a single input, and from its start in a batch or run.
-            The answer is what the votes by then prove, at most one small batch later; the machine's speed decides.
+            The answer is what the votes by then prove, at most one small batch later (two if the deadline passes during
+            selection); the machine's speed decides.
     """
 
     name: ClassVar[str] = "anytime"
