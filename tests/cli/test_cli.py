@@ -258,6 +258,13 @@ def test_certify_at_target_radii(run, checkpoint, tmp_path):
     row = load_run(tmp_path / "a").rows()[0]
     assert list(row["decisions"]) == [0.05, 0.1]
     assert load_run(tmp_path / "a").info["sessions"][0]["runtime"]["name"] == "eager"
+    both = ["--procedure", "anytime", "--radius", "0.05,0.1", "--bound", "runner-up", "--n-max", 1000]
+    code, _, err = run(*base, *both, "--run", tmp_path / "b")
+    assert code == 0, err
+    assert load_run(tmp_path / "b").info["config"]["procedure"]["bound"] == "runner-up"
+    assert {row["n0"] for row in load_run(tmp_path / "b").rows()} <= {20, 100}
+    assert "samples" in run("table", tmp_path / "b")[1] + run("info", tmp_path / "b")[1]
+    assert "only runs of cohen can be recomputed" in refusal(run("table", tmp_path / "a", "--bound", "runner-up"))
     staged = ["--procedure", "staged", "--radius", 0.05, "--stages", "100,1000", "--beta", 0.01]
     code, out, err = run(*base, *staged, "--run", tmp_path / "s")
     assert code == 0, err
@@ -291,6 +298,10 @@ def test_plan(run):
     code, out, _ = run("plan", "--sigma", 0.5, "--procedure", "anytime", "--radius", 0.5, "--p", "0.95")
     assert code == 0
     assert "0.9500" in out
+    anytime = ["--procedure", "anytime", "--radius", 0.5, "--p", "0.95", "--bound", "runner-up"]
+    code, again, err = run("plan", "--sigma", 0.5, *anytime)
+    assert (code, again) == (0, out)
+    assert "this plan is for the plain bound" in err
     code, out, _ = run("plan", "--sigma", 0.5)
     assert "1.9057" in out
     assert "one target radius" in refusal(run("plan", "--sigma", 0.5, "--radius", "0.5,1"))

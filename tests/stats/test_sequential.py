@@ -8,7 +8,7 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 from scipy.special import ndtr
 
 from smoothcert.stats import lower_bound
@@ -28,10 +28,11 @@ from smoothcert.stats.sequential import (
 from smoothcert.types import UsageError
 
 
-def exact_log_e(k: int, n: int, threshold: float, n_max: int, side: str) -> mpmath.mpf:
+def exact_log_e(k: int, n: int, threshold: float, n_max: int, side: str, tuned_to: float | None = None) -> mpmath.mpf:
     """The mean likelihood ratio over 16 shifts of the log-odds, from 5/sqrt(n_max t (1 − t)) to 4."""
     t = mpmath.mpf(threshold)
-    least = min(5 / mpmath.sqrt(n_max * t * (1 - t)), mpmath.mpf(4))
+    center = t if tuned_to is None else mpmath.mpf(tuned_to)
+    least = min(5 / mpmath.sqrt(n_max * center * (1 - center)), mpmath.mpf(4))
     ratios = []
     for i in range(16):
         # the float that the package uses; an e-value holds for any shifts
@@ -44,7 +45,7 @@ def exact_log_e(k: int, n: int, threshold: float, n_max: int, side: str) -> mpma
 
 def cases() -> list[tuple[int, int, float]]:
     found = []
-    for threshold in (0.5, 0.9772498680518208, 1 - 1e-9):
+    for threshold in (1e-15, 1e-9, 0.001, 0.3, 0.5, 0.9772498680518208, 1 - 1e-9, 1 - 1e-15):
         for n in (20, 2_000, 10**7):
             near = 6 * np.sqrt(n * threshold * (1 - threshold))
             counts = {
@@ -60,11 +61,23 @@ def cases() -> list[tuple[int, int, float]]:
 
 @pytest.mark.parametrize("side", ["up", "down"])
 @pytest.mark.parametrize("n_max", [100, 10**7])
-def test_e_values_are_just_below_the_exact_ones(n_max, side):
+@pytest.mark.parametrize("tuned_to", [None, 0.5])
+def test_e_values_are_just_below_the_exact_ones(n_max, side, tuned_to):
     with mpmath.workdps(40):
         for k, n, threshold in cases():
-            short = exact_log_e(k, n, threshold, n_max, side) - mpmath.mpf(float(log_e(k, n, threshold, n_max, side)))
+            computed = float(log_e(k, n, threshold, n_max, side, tuned_to=tuned_to))
+            short = exact_log_e(k, n, threshold, n_max, side, tuned_to) - mpmath.mpf(computed)
             assert 0 <= short <= 3e-9 + 3e-14 * n, (k, n, threshold)
+
+
+@pytest.mark.parametrize("n_max", [100, 100_000])
+def test_evidence_with_fixed_shifts_falls_or_grows_with_the_threshold(n_max):
+    """So a threshold is rejected together with all smaller (up) or larger (down) ones."""
+    thresholds = special.expit(np.linspace(-20, 20, 2_001))
+    for k, n in ((0, 10), (1, 10), (10, 10), (300, 1_000), (5, 100_000), (99_990, 100_000)):
+        up, down = (log_e(k, n, thresholds, n_max, side, tuned_to=0.5) for side in ("up", "down"))
+        assert np.all(np.diff(up) <= 1e-12 * n)
+        assert np.all(np.diff(down) >= -1e-12 * n)
 
 
 def test_e_values_grow_with_the_count_and_broadcast():

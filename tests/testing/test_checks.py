@@ -24,7 +24,7 @@ from smoothcert.types import UsageError
 SMALL = {
     "cohen": [Cohen(n=200, n0=40), Cohen(n=200, n0=40, bound="runner-up")],
     "staged": [Staged(radius=0.5, stages=(60, 200), n0=40, bound=bound) for bound in ("plain", "runner-up")],
-    "anytime": [Anytime(n_max=200), Anytime(n_max=200, radius=(0.3, 0.5))],
+    "anytime": [Anytime(r, n_max=200, bound=bound) for r in (None, (0.3, 0.5)) for bound in ("plain", "runner-up")],
 }
 SLOW = [procedure for some in SMALL.values() for procedure in some]
 

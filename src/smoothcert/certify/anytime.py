@@ -9,16 +9,22 @@ from typing import ClassVar
 
 import numpy as np
 
-from smoothcert.certify.base import Procedure, Task, require_count, require_probability, require_radii
+from smoothcert.certify.base import Task, require_count, require_probability, require_radii
+from smoothcert.certify.bounds import BoundedProcedure, require_bound
 from smoothcert.certify.forecast import Chance, Forecast, decisions
-from smoothcert.sampling import ESTIMATION, Draw, Steps
+from smoothcert.certify.targets import PlainTargets, RunnerUpTargets, Targets
+from smoothcert.sampling import ESTIMATION, SELECTION, Draw, Steps
 from smoothcert.stats import sequential
 from smoothcert.stats.sequential import LAST_LOOK, check_times
-from smoothcert.types import Certificate, Outcome, Prediction, UsageError, Votes
+from smoothcert.stats.two_sided import TwoSided
+from smoothcert.types import RUNNER_UP, Certificate, Prediction, UsageError, Votes
+
+FEW, MANY = 20, 100
+"""Selection samples with the runner-up bound: at first, and in total unless these suffice."""
 
 
 @dataclass(frozen=True)
-class Anytime(Procedure):
+class Anytime(BoundedProcedure):
     """Check the votes repeatedly and stop as soon as they decide; the guarantee holds at any stopping time.
 
     A mixture of likelihood ratios (Ville, 1939; Robbins, 1970) is compared with a bar at every check. Clear inputs are
@@ -28,12 +34,19 @@ class Anytime(Procedure):
     certified only if all smaller ones are, so α need not be split. If a budget or a deadline ends the test, the
     certificate has the radius of the confidence sequence, which is valid at that moment too.
 
+    With the runner-up bound, 20 selection samples, in addition to ``n_max``, choose the bound of the input; 100 without
+    a deadline, unless the plain bound will soon certify the targets. The plain bound continues as above, with fresh
+    samples. The runner-up bound uses two confidence sequences at α/2 each, for the class that the selection votes put
+    first and for the largest count of any other class (:mod:`smoothcert.stats.two_sided`). It refutes a radius if no
+    class reaches it by this longer bound either.
+
     Args:
         radius: The target radius or radii; None to spend the whole budget on the largest radius.
         beta: Probability of refuting a radius that a class reaches.
         n_max: The budget: the most samples of an input, also for PREDICT.
         deadline: The most seconds for an input: from the call for a single input, and from its start in a batch or run.
-            The answer is what the votes by then prove, at most one small batch later; the machine's speed decides.
+            The answer is what the votes by then prove, at most one small batch later (two if the deadline passes during
+            selection); the machine's speed decides.
     """
 
     name: ClassVar[str] = "anytime"
@@ -46,6 +59,7 @@ class Anytime(Procedure):
     deadline: float | None = None
 
     def __post_init__(self) -> None:
+        require_bound(self.bound)
         require_probability("alpha", self.alpha)
         radii = self.targets
         require_radii(*radii)
@@ -80,7 +94,7 @@ class Anytime(Procedure):
 
     @property
     def reach(self) -> float:
-        return self._bound(self.n_max, self.n_max, ())
+        return sequential.anytime_lower_bound(self.n_max, self.n_max, self.alpha, self.n_max, last_look=self.last_look)
 
     def forecast(self, threshold: float, probabilities: Sequence[float]) -> Forecast:
         test = sequential.boundary(threshold, self.alpha, self.beta, self.n_max)
@@ -92,50 +106,48 @@ class Anytime(Procedure):
         return decisions(test.n, test.certify, test.refute), tuple(chances)
 
     def certify(self, task: Task) -> Steps[Certificate]:
-        norm = task.noise.resolve_norm(self.norm)
+        norm = self.checked_norm(task)
         thresholds = tuple(task.threshold(r, norm) for r in self.targets)
         highest = thresholds[-1] if thresholds else 0.0
         tests = sequential.nested_boundaries(thresholds, self.alpha, self.beta, self.n_max) if 0 < highest < 1 else ()
         if thresholds and (not tests or tests[-1].certify[-1] > self.n_max):
             raise self._unreachable(task, norm, highest, f"a budget of {self.n_max:,}")
-        times = check_times(self.n_max).tolist() if self.last_look < 1 else [self.n_max]
         deadline = self._deadline(task)
-        counts, checkpoints = np.zeros(task.num_classes, dtype=np.int64), dict[int, tuple[int, ...]]()
-        certified, refuted, n = 0, len(tests), 0  # radii below `certified` are, from `refuted` on are not
-        label, p_lower = 0, 0.0
-        for check, until in enumerate(times):
+        selection = Votes(n=0, counts=())
+        if self.bound == RUNNER_UP:
+            selection = yield from self._select(highest, deadline)
+        targets: Targets
+        if self.bound == RUNNER_UP and self.uses_runner_up(selection, self.n_max, self.alpha):
+            both = TwoSided(selection.counts, self.alpha, self.beta, self.n_max, self.last_look)
+            targets = RunnerUpTargets(self.targets, thresholds, both, task, norm)
+        else:
+            targets = PlainTargets(self.targets, tests, self.alpha, self.n_max, self.last_look)
+        counts, checkpoints, n = np.zeros(task.num_classes, dtype=np.int64), dict[int, tuple[int, ...]](), 0
+        for check, until in enumerate(check_times(self.n_max).tolist() if self.last_look < 1 else [self.n_max]):
             (votes,) = yield Draw(ESTIMATION, until - n, start=n, most=self.n_max, deadline=deadline)
             checkpoints.update(votes.checkpoints if n == 0 else {})
             counts, n = counts + votes.counts, n + votes.n
             late = n < until  # the deadline has passed between two looks
-            leader = int(np.argmax(counts))
-            k = int(counts[leader])
-            while not late and refuted > certified and k <= tests[refuted - 1].refute[check]:
-                refuted -= 1
-            last = late or n == self.n_max or (bool(tests) and certified == refuted)
-            if last or (certified < refuted and k >= tests[certified].certify[check]):
-                label, p_lower = max((label, p_lower), (leader, self._bound(k, n, tests)), key=lambda found: found[1])
-                while certified < refuted and p_lower >= thresholds[certified]:
-                    certified += 1
-            if last or (bool(tests) and certified == refuted):
+            last = late or n == self.n_max
+            targets.look(counts, n, None if late else check, last)
+            if last or targets.decided:
                 break
-            if math.log10(n).is_integer() and n < self.n_max:
+            if math.log10(n).is_integer():
                 checkpoints[n] = tuple(counts.tolist())
-        outcomes = (
-            [Outcome.CERTIFIED] * certified
-            + [Outcome.UNDECIDED] * (refuted - certified)
-            + [Outcome.REFUTED] * (len(tests) - refuted)
-        )
         early = {} if self.last_look == 1 else {"at any time": (1 - self.last_look) * self.alpha}
+        split = {**early, "last look": self.level}
         return task.certificate(
-            guess=label,
-            p_lower=p_lower,
+            guess=targets.label,
+            p_lower=targets.p_lower,
+            p_upper=targets.p_upper,
             norm=norm,
             alpha=self.alpha,
-            alpha_split={**early, "last look": self.level},
+            alpha_split={
+                when + bound: share / len(targets.bounds) for when, share in split.items() for bound in targets.bounds
+            },
             votes=Votes(n=n, counts=tuple(counts.tolist()), checkpoints=checkpoints),
-            selection=Votes(n=0, counts=()),
-            decisions=dict(zip(self.targets, outcomes, strict=True)),
+            selection=selection,
+            decisions=targets.outcomes,
         )
 
     def predict(self, task: Task) -> Steps[Prediction]:
@@ -144,6 +156,12 @@ class Anytime(Procedure):
     def _deadline(self, task: Task) -> float | None:
         return None if self.deadline is None else task.began + self.deadline
 
-    def _bound(self, k: int, n: int, tests: tuple[sequential.Boundary, ...]) -> float:
-        """Return the anytime bound; the targets are points of its grid, so one α covers it and every decision."""
-        return sequential.anytime_lower_bound(k, n, self.alpha, self.n_max, tests, last_look=self.last_look)
+    def _select(self, threshold: float, deadline: float | None) -> Steps[Votes]:
+        """Draw the votes that choose the bound: few with a deadline, or if the plain bound will soon certify."""
+        (votes,) = yield Draw(SELECTION, FEW, deadline=deadline)
+        share = max(votes.counts) / votes.n
+        soon = 0 < threshold < share and sequential.wald_bound(share, threshold, self.alpha) <= MANY
+        if soon or deadline is not None:
+            return votes
+        (more,) = yield Draw(SELECTION, MANY - FEW, start=FEW)
+        return Votes(n=votes.n + more.n, counts=tuple(map(sum, zip(votes.counts, more.counts, strict=True))))

@@ -10,6 +10,12 @@ from smoothcert.stats.decisions import guess_and_bounds, prefers_runner_up
 from smoothcert.types import BOUNDS, PLAIN, RUNNER_UP, Certificate, Norm, Votes, unknown_name
 
 
+def require_bound(bound: str) -> None:
+    """Refuse the name of an unknown bound."""
+    if bound not in BOUNDS:
+        raise unknown_name("bound", bound, BOUNDS)
+
+
 @dataclass(frozen=True, kw_only=True)
 class BoundedProcedure(Procedure):
     """A procedure with a choice of the bound.
@@ -24,8 +30,7 @@ class BoundedProcedure(Procedure):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.bound not in BOUNDS:
-            raise unknown_name("bound", self.bound, BOUNDS)
+        require_bound(self.bound)
 
     def config(self) -> dict[str, Any]:
         settings = super().config()

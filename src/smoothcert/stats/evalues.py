@@ -8,6 +8,9 @@ the mean likelihood ratio of probabilities above t whose log-odds are d_i larger
 p ≤ t, so P(E_up ever ≥ 1/alpha) ≤ alpha (Ville, 1939). E_down has −d_i in place of d_i and tests p ≥ t. Such mixtures
 are due to Robbins (1970); Howard et al. (2021) survey them. An allowance for rounding is subtracted, so that a computed
 e-value never exceeds the exact one.
+
+If the d_i do not depend on t, then E_up falls and E_down grows with t, for every count: each denominator does the
+opposite. A threshold is then rejected together with all smaller (up) or larger (down) ones.
 """
 
 from __future__ import annotations
@@ -29,7 +32,9 @@ FARTHEST, ALTERNATIVES = 4.0, 16
 Side = Literal["up", "down"]
 
 
-def log_e(k: ArrayLike, n: ArrayLike, threshold: ArrayLike, n_max: int, side: Side) -> FloatArray:
+def log_e(
+    k: ArrayLike, n: ArrayLike, threshold: ArrayLike, n_max: int, side: Side, *, tuned_to: float | None = None
+) -> FloatArray:
     """Return the logarithm of the evidence that p is above (up) or below (down) a threshold, never above the exact one.
 
     The shifts d_i are evenly spaced on a logarithmic scale, from one that a test at alpha = 0.001 detects within about
@@ -43,9 +48,10 @@ def log_e(k: ArrayLike, n: ArrayLike, threshold: ArrayLike, n_max: int, side: Si
     Args:
         k: Votes for the class, 0 ≤ k ≤ n.
         n: All votes, at most 10⁷.
-        threshold: The threshold, in [½, 1).
+        threshold: The threshold, strictly between 0 and 1.
         n_max: The last look of the test, which sets the smallest shift.
         side: ``"up"`` for E_up, ``"down"`` for E_down.
+        tuned_to: The threshold for which the shifts are chosen; by default each threshold has its own.
 
     Example:
         >>> round(float(log_e(95, 100, 0.8, 1_000, "up")), 2)
@@ -54,8 +60,9 @@ def log_e(k: ArrayLike, n: ArrayLike, threshold: ArrayLike, n_max: int, side: Si
     k, n, t = whole_numbers(k, "k"), whole_numbers(n, "n"), np.asarray(threshold, dtype=np.float64)
     require((k >= 0) & (k <= n), k, "votes must satisfy 0 ≤ k ≤ n")
     require(n <= MAX_VOTES, n, f"n must be at most {MAX_VOTES:,}")
-    require((t >= 0.5) & (t < 1.0), t, "threshold must lie in [½, 1)")
-    least = np.minimum(5.0 / np.sqrt(n_max * t * (1.0 - t)), FARTHEST)
+    require((t > 0.0) & (t < 1.0), t, "threshold must lie strictly between 0 and 1")
+    center = t if tuned_to is None else np.asarray(tuned_to)
+    least = np.minimum(5.0 / np.sqrt(n_max * center * (1.0 - center)), FARTHEST)
     shifts = least[..., None] * (FARTHEST / least[..., None]) ** np.linspace(0.0, 1.0, ALTERNATIVES)
     shifts = shifts if side == "up" else -shifts
     ratios = k[..., None] * shifts - n[..., None] * np.log1p(t[..., None] * np.expm1(shifts))

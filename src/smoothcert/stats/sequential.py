@@ -120,6 +120,7 @@ def boundary(threshold: float, alpha: float, beta: float | None, n_max: int) -> 
         beta: Probability to refute although p ≥ threshold for some class, likewise; None to never refute.
         n_max: The last look, between 20 and 10⁷.
     """
+    require(0.5 <= threshold < 1.0, threshold, "threshold must lie in [½, 1)")
     require_levels(alpha=alpha, beta=beta)
     n = check_times(n_max)
     certify = _calibrated(n, threshold, float(level_for(threshold, alpha)), "up")
