@@ -87,7 +87,7 @@ def test_nobody_imports_the_command_line():
 @pytest.mark.parametrize(
     ("folder", "shared", "registry"),
     [
-        ("noise", {"base", "grid", "thresholds"}, {type_.__module__ for type_ in NOISES.own.values()}),
+        ("noise", {"base", "drawing", "grid", "thresholds"}, {type_.__module__ for type_ in NOISES.own.values()}),
         (
             "certify",
             {"answering", "base", "batches", "bounds", "choice", "forecast", "inputs", "memory", "per_input"}

@@ -15,7 +15,7 @@ from PIL import Image
 from smoothcert import Gaussian, Smoothed, data
 from smoothcert.certify import Cohen
 from smoothcert.data.classes import ClassList, imagenet_classes, mismatch, read_classes
-from smoothcert.data.subset import as_tensor
+from smoothcert.data.inputs import as_tensor
 from smoothcert.evaluate import certify_dataset
 from smoothcert.types import DataError, UsageError
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from smoothcert.certify.inputs import checked_input
 from smoothcert.classifiers.sealed import Sealed
-from smoothcert.data.subset import as_tensor
+from smoothcert.data.inputs import as_tensor
 from smoothcert.sampling.copies import input_digest
 from smoothcert.types import UsageError
 

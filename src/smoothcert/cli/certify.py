@@ -16,11 +16,11 @@ from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, InputOpti
 from smoothcert.cli.procedures import ClusterOptions, DrawnNoiseOptions, ProcedureOptions
 from smoothcert.cli.results import show_savings
 from smoothcert.cli.show import show_accuracy
-from smoothcert.data.subset import select
 from smoothcert.evaluate import certify_dataset
 from smoothcert.noise import Noise
 from smoothcert.report.recompute import outcomes_of
 from smoothcert.store.run import clear_run
+from smoothcert.store.selection import select
 from smoothcert.types import UsageError, invalid_text
 
 

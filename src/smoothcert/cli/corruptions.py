@@ -14,10 +14,10 @@ from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, InputOpti
 from smoothcert.cli.options import Group, choice, whole_numbers
 from smoothcert.cli.procedures import DrawnNoiseOptions, ProcedureOptions
 from smoothcert.cli.show import Format, Output, picture, radii, save_pictures, show
-from smoothcert.data.subset import select
 from smoothcert.evaluate import certify_dataset
 from smoothcert.report.corruptions import check_alike, comparable, load_suite_results
 from smoothcert.report.tables.corruptions import LINES, corruption_sheet
+from smoothcert.store.selection import select
 from smoothcert.types import UsageError
 
 

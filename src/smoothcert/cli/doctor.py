@@ -17,8 +17,8 @@ from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, InputOpti
 from smoothcert.cli.options import choice
 from smoothcert.cli.procedures import DrawnNoiseOptions, ProcedureOptions
 from smoothcert.compositions import trained_noise
-from smoothcert.data.subset import select
 from smoothcert.doctor import Finding, Level, examine
+from smoothcert.store.selection import select
 from smoothcert.types import UsageError
 
 _STYLES = {Level.INFO: ("ok", "green"), Level.WARNING: ("warning", "yellow"), Level.ERROR: ("ERROR", "bold red")}

@@ -23,8 +23,8 @@ from smoothcert.compositions import (
     trained_noise,
     write_composition,
 )
-from smoothcert.data.subset import select
 from smoothcert.files import STANDARD_OUTPUT
+from smoothcert.store.selection import select
 from smoothcert.training.ensembles import fit_ensemble
 from smoothcert.types import UsageError, unknown_name
 

@@ -13,7 +13,7 @@ from smoothcert.cli.options import output_file
 from smoothcert.cli.procedures import NoiseOptions
 from smoothcert.cli.show import show_columns
 from smoothcert.compositions import trained_noise
-from smoothcert.data.subset import as_tensor
+from smoothcert.data.inputs import as_tensor
 from smoothcert.evaluate.agreement import compare_models
 from smoothcert.files import STANDARD_OUTPUT
 from smoothcert.types import UsageError

@@ -9,15 +9,17 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from smoothcert.data.base import NumberedClasses, checked_index
+from smoothcert.data.base import NumberedClasses, checked_index, tensor
 from smoothcert.types import DataError, UsageError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 EXTENSIONS = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
@@ -123,16 +125,16 @@ class Images(NumberedClasses):
     def __len__(self) -> int:
         return len(self._labels)
 
-    def __getitem__(self, index: SupportsIndex) -> tuple[torch.Tensor, int]:
+    def __getitem__(self, index: SupportsIndex) -> tuple[Tensor, int]:
         i = checked_index(index, len(self))
         return self._tensor(i, self._form.resized), int(self._labels[i])
 
-    def random_crop(self, index: SupportsIndex, generator: np.random.Generator) -> tuple[torch.Tensor, int]:
+    def random_crop(self, index: SupportsIndex, generator: np.random.Generator) -> tuple[Tensor, int]:
         """Return an image, randomly cropped, scaled and flipped as usual for ImageNet, and its class."""
         i = checked_index(index, len(self))
         return self._tensor(i, lambda image: _random_crop(image, self.shape[1:], generator)), int(self._labels[i])
 
-    def _tensor(self, index: int, crop: Crop) -> torch.Tensor:
+    def _tensor(self, index: int, crop: Crop) -> Tensor:
         channels = self.shape[0]
         image, coloured = self._decoded(
             index, lambda file: (crop(file.convert("L" if channels == 1 else "RGB")), file.mode not in GREY)
@@ -175,7 +177,7 @@ class Images(NumberedClasses):
             raise DataError(f"{where} is not a readable image ({error}): replace it or remove it.") from error
 
 
-def image_tensor(image: Image.Image) -> torch.Tensor:
+def image_tensor(image: Image.Image) -> Tensor:
     """Return an 8-bit image as float32 (channels, height, width) in [0, 1]: one channel if it is grey, or else RGB.
 
     Raises:
@@ -184,7 +186,7 @@ def image_tensor(image: Image.Image) -> torch.Tensor:
     if _is_deep(image):
         raise UsageError(f"an image has values of more than 8 bits (mode {image.mode}); convert it to a tensor.")
     pixels = np.array(image.convert("L" if image.mode in GREY else "RGB"))
-    return torch.from_numpy(np.atleast_3d(pixels)).permute(2, 0, 1).float().div_(255).contiguous()
+    return tensor(np.atleast_3d(pixels)).permute(2, 0, 1).float().div_(255).contiguous()
 
 
 def _is_deep(image: Image.Image) -> bool:

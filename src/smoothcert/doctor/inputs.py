@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from smoothcert.data.subset import Indexable, as_tensor, labelled_input
+from smoothcert.data.inputs import Indexable, as_tensor, labelled_input
 from smoothcert.doctor.findings import Clock, Finding, error, info, warning
 from smoothcert.models.normalize import PRESETS
 

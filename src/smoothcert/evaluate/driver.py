@@ -21,7 +21,7 @@ from torch import Tensor
 from smoothcert.certify import Memory, Procedure, Smoothed
 from smoothcert.certify.inputs import CheckedInput
 from smoothcert.certify.per_input import remembered
-from smoothcert.data.subset import Indexable, as_tensor, labelled_input
+from smoothcert.data.inputs import Indexable, as_tensor, labelled_input
 from smoothcert.evaluate.cluster import Cluster, distributed_ensemble, worker_pool
 from smoothcert.progress import Bar
 from smoothcert.sampling.copies import input_digest

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from smoothcert.data import ArrayDataset, Dataset, Images
-from smoothcert.data.subset import Indexable, as_tensor, labelled_input
+from smoothcert.data.inputs import Indexable, as_tensor, labelled_input
 from smoothcert.types import UsageError
 
 Batch = tuple[Tensor, Tensor]

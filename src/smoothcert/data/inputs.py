@@ -1,18 +1,19 @@
-"""Select inputs of a dataset, and make a fingerprint of them."""
+"""Inputs of any dataset as tensors, and a fingerprint of them."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import torch
 from PIL import Image
-from torch import Tensor
 
 from smoothcert.data.images import image_tensor
 from smoothcert.types import UsageError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Indexable(Protocol):
@@ -24,6 +25,8 @@ class Indexable(Protocol):
 
 def as_tensor(x: Any) -> Tensor:
     """Convert an input to a tensor: an array of any byte order and strides, or an image of Pillow, scaled to [0, 1]."""
+    import torch  # here and in data.base, so that datasets can be listed without PyTorch
+
     if isinstance(x, Image.Image):
         return image_tensor(x)
     if isinstance(x, np.ndarray):
@@ -52,35 +55,6 @@ def labelled_input(dataset: Indexable, index: int) -> tuple[Any, int]:
         return found[0], int(found[1])
     except (TypeError, ValueError) as error:
         raise UsageError(f"the label of input {index} is {found[1]!r}, not the number of a class.") from error
-
-
-def select(size: int, *, every: int, start: int, stop: int | None) -> range:
-    """Return the indices ``start``, ``start + every``, … below ``stop`` of ``size`` inputs; refuse an empty range."""
-    if every < 1 or start < 0:
-        raise UsageError(f"every must be at least 1 and start at least 0, got every={every}, start={start}.")
-    indices = range(start, size if stop is None else min(stop, size), every)
-    if not indices:
-        raise UsageError(f"no input selected: the dataset has {size} inputs, start is {start}, stop is {stop}.")
-    return indices
-
-
-def take_shard(indices: range, number: int, count: int) -> range:
-    """Return the inputs of shard ``number`` of ``count``, numbered from 1: every ``count``-th input.
-
-    Example:
-        >>> list(take_shard(range(0, 70, 10), 2, 3))
-        [10, 40]
-    """
-    if not 1 <= number <= count:
-        raise UsageError(f"there is no shard {number}/{count}; shards are numbered from 1/{count} to {count}/{count}.")
-    if count > len(indices):
-        raise UsageError(f"{len(indices)} inputs cannot fill {count} shards; use at most {len(indices)}.")
-    return indices[number - 1 :: count]
-
-
-def whole_selection(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of :func:`select` from the configuration of a run, for all its shards."""
-    return {name: value for name, value in config["inputs"].items() if name != "shard"}
 
 
 def data_fingerprint(dataset: Indexable, indices: Sequence[int]) -> dict[str, Any]:
