@@ -11,8 +11,8 @@ import typer
 
 from smoothcert.classifiers import VOTES
 from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, InputOptions, open_models
+from smoothcert.cli.noises import NoiseOptions
 from smoothcert.cli.options import output_file
-from smoothcert.cli.procedures import NoiseOptions
 from smoothcert.cli.show import show_columns
 from smoothcert.compositions import (
     ComposedModel,
