@@ -109,6 +109,3 @@ def test_files_do_not_name_folders_outside_the_repository(file):
     assert "shared/data" not in text
 
 
-def test_public_names_exist():
-    for name in smoothcert.__all__:
-        assert hasattr(smoothcert, name)
