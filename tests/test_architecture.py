@@ -17,7 +17,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 LAYERS = [
     {"types", "progress"},
-    {"files", "stats", "specifiers", "plain_yaml"},
+    {"files", "stats", "specifiers", "plain_yaml", "tensors"},
     {"plugins"},
     {"noise"},
     {"models", "data"},
@@ -107,5 +107,3 @@ def test_files_do_not_name_folders_outside_the_repository(file):
     text = file.read_text(encoding="utf-8")
     assert "../shared" not in text
     assert "shared/data" not in text
-
-

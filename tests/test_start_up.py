@@ -13,7 +13,7 @@ import torch
 import smoothcert as sc
 from smoothcert import data
 
-LIGHT = ("types", "files", "stats", "plugins", "noise", "data", "store", "report")
+LIGHT = ("types", "files", "stats", "plugins", "tensors", "noise", "data", "store", "report")
 """Packages that are imported without PyTorch."""
 
 DRAWING = {"smoothcert.noise.drawing", "smoothcert.store.noisy_copies"}

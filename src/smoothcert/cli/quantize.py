@@ -13,9 +13,9 @@ from smoothcert.cli.noises import NoiseOptions
 from smoothcert.cli.options import output_file
 from smoothcert.cli.show import show_columns
 from smoothcert.compositions import trained_noise
-from smoothcert.data.inputs import as_tensor
 from smoothcert.evaluate.agreement import compare_models
 from smoothcert.files import STANDARD_OUTPUT
+from smoothcert.tensors import as_tensor
 from smoothcert.types import UsageError
 
 

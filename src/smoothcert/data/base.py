@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smoothcert.data.classes import ClassList
+from smoothcert.tensors import array_tensor
 from smoothcert.types import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -114,17 +115,10 @@ class ArrayDataset(NumberedClasses):
 
     def arrays(self) -> tuple[Tensor, Tensor]:
         """Return all inputs (float32) and all labels (int64)."""
-        return self._scaled(self._images), tensor(self._labels.copy())
+        return self._scaled(self._images), array_tensor(self._labels.copy())
 
     def _scaled(self, images: NDArray[Any]) -> Tensor:
-        return tensor(images.astype(np.float32)).div_(self._scale)
-
-
-def tensor(array: NDArray[Any]) -> Tensor:
-    """Return the tensor that shares the memory of an array."""
-    import torch  # here and in data.inputs, so that datasets can be listed without PyTorch
-
-    return torch.from_numpy(array)
+        return array_tensor(images.astype(np.float32)).div_(self._scale)
 
 
 def checked_index(index: SupportsIndex, length: int) -> int:

@@ -20,8 +20,9 @@ import scipy
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image as Pillow
 
-from smoothcert.data.base import Dataset, NumberedClasses, checked_index, tensor
+from smoothcert.data.base import Dataset, NumberedClasses, checked_index
 from smoothcert.data.classes import ClassList
+from smoothcert.tensors import array_tensor
 from smoothcert.types import UsageError, unknown_name
 
 if TYPE_CHECKING:
@@ -338,4 +339,4 @@ class Corrupted:
         type_number = int.from_bytes(hashlib.sha256(self.type.encode()).digest()[:8], "big")
         sequence = np.random.SeedSequence([self.seed, type_number, self.severity, i])
         changed = CORRUPTIONS[self.type](image.numpy(), self.severity, Random(np.random.MT19937(sequence)))
-        return tensor(changed.astype(np.float32)), label
+        return array_tensor(changed.astype(np.float32)), label

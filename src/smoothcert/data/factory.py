@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 from PIL import Image
 
 from smoothcert.data.base import checked_index
-from smoothcert.data.inputs import as_tensor, labelled_input
+from smoothcert.data.inputs import labelled_input
 from smoothcert.specifiers import accepted, call_object
+from smoothcert.tensors import as_tensor
 from smoothcert.types import UsageError
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from smoothcert.data.base import NumberedClasses, checked_index, tensor
+from smoothcert.data.base import NumberedClasses, checked_index
+from smoothcert.tensors import GREY, image_tensor, is_deep
 from smoothcert.types import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 MOST_PIXELS = 89_000_000  # the limit for an image, before and after resizing; this many pixels need about a gigabyte
 LARGEST_INPUT = 1 << 24  # pixels of an input; its values are floats
 _COMPARED = 1_000  # images of a folder whose sizes are compared before any is used
-GREY = ("1", "L", "LA", "La")  # modes of Pillow without colours
 Crop = Callable[[Image.Image], Image.Image]
 
 
@@ -170,28 +170,11 @@ class Images(NumberedClasses):
             # From memory, so that a decoder cannot request more than the file has.
             with Image.open(io.BytesIO(content), formats=FORMATS) as file:
                 self._form.check(file)
-                if _is_deep(file):
+                if is_deep(file):
                     raise ValueError(f"its values have more than 8 bits (mode {file.mode}); convert it to 8 bits")
                 return use(file)
         except Exception as error:  # the decoders raise many kinds of errors on damaged files
             raise DataError(f"{where} is not a readable image ({error}): replace it or remove it.") from error
-
-
-def image_tensor(image: Image.Image) -> Tensor:
-    """Return an 8-bit image as float32 (channels, height, width) in [0, 1]: one channel if it is grey, or else RGB.
-
-    Raises:
-        UsageError: Its values have more than 8 bits.
-    """
-    if _is_deep(image):
-        raise UsageError(f"an image has values of more than 8 bits (mode {image.mode}); convert it to a tensor.")
-    pixels = np.array(image.convert("L" if image.mode in GREY else "RGB"))
-    return tensor(np.atleast_3d(pixels)).permute(2, 0, 1).float().div_(255).contiguous()
-
-
-def _is_deep(image: Image.Image) -> bool:
-    """Whether Pillow would cut values off when it converts the image to 8 bits."""
-    return image.mode[0] in "IF"
 
 
 def _random_crop(image: Image.Image, sides: Sequence[int], generator: np.random.Generator) -> Image.Image:

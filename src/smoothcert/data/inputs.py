@@ -1,19 +1,15 @@
-"""Inputs of any dataset as tensors, and a fingerprint of them."""
+"""Labelled inputs of any dataset, and a fingerprint of them."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
-from PIL import Image
 
-from smoothcert.data.images import image_tensor
+from smoothcert.tensors import as_tensor
 from smoothcert.types import UsageError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Indexable(Protocol):
@@ -21,20 +17,6 @@ class Indexable(Protocol):
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> tuple[Any, Any]: ...
-
-
-def as_tensor(x: Any) -> Tensor:
-    """Convert an input to a tensor: an array of any byte order and strides, or an image of Pillow, scaled to [0, 1]."""
-    import torch  # here and in data.base, so that datasets can be listed without PyTorch
-
-    if isinstance(x, Image.Image):
-        return image_tensor(x)
-    if isinstance(x, np.ndarray):
-        x = np.ascontiguousarray(x, dtype=x.dtype.newbyteorder("="))
-    try:
-        return torch.as_tensor(x)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(f"an input is a {type(x).__name__}, not a tensor or an array; convert it to one.") from error
 
 
 def labelled_input(dataset: Indexable, index: int) -> tuple[Any, int]:
