@@ -34,6 +34,7 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/throughput.py
 	$(BIN)/python benchmarks/dataset.py
 	$(BIN)/python benchmarks/latency.py
+	$(BIN)/python benchmarks/start.py
 
 bench-training: $(VENV)/.bench
 	$(BIN)/python benchmarks/training.py

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from smoothcert import data
-from smoothcert.data.subset import data_fingerprint
+from smoothcert.data.inputs import data_fingerprint
 from smoothcert.noise import Gaussian
 from smoothcert.report.page.html import report_html, write_report
 from smoothcert.stats import lower_bound

@@ -17,7 +17,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 LAYERS = [
     {"types", "progress"},
-    {"files", "stats", "specifiers", "plain_yaml"},
+    {"files", "stats", "specifiers", "plain_yaml", "tensors"},
     {"plugins"},
     {"noise"},
     {"models", "data"},
@@ -87,7 +87,7 @@ def test_nobody_imports_the_command_line():
 @pytest.mark.parametrize(
     ("folder", "shared", "registry"),
     [
-        ("noise", {"base", "grid", "thresholds"}, {type_.__module__ for type_ in NOISES.own.values()}),
+        ("noise", {"base", "drawing", "grid", "thresholds"}, {type_.__module__ for type_ in NOISES.own.values()}),
         (
             "certify",
             {"answering", "base", "batches", "bounds", "choice", "forecast", "inputs", "memory", "per_input"}
@@ -107,8 +107,3 @@ def test_files_do_not_name_folders_outside_the_repository(file):
     text = file.read_text(encoding="utf-8")
     assert "../shared" not in text
     assert "shared/data" not in text
-
-
-def test_public_names_exist():
-    for name in smoothcert.__all__:
-        assert hasattr(smoothcert, name)

@@ -17,7 +17,6 @@ from torch import nn
 
 from smoothcert.certify import Smoothed
 from smoothcert.classifiers.identity import model_identity
-from smoothcert.data.subset import select, take_shard, whole_selection
 from smoothcert.files import parse_json, replacing
 from smoothcert.models import CheckpointInfo, load_checkpoint, save_checkpoint
 from smoothcert.models.checkpoints import fit, read_weights
@@ -25,6 +24,7 @@ from smoothcert.models.sources.huggingface import CONFIG, LIBRARY, WEIGHTS
 from smoothcert.noise import Noise, noise_from_config
 from smoothcert.report import table
 from smoothcert.store import Run
+from smoothcert.store.selection import select, take_shard, whole_selection
 from smoothcert.types import CheckpointError, SmoothcertError, StrPath, UsageError
 
 try:

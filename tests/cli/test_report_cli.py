@@ -10,7 +10,7 @@ import pytest
 
 from smoothcert import Cohen, Gaussian, Smoothed, data, load_run
 from smoothcert.cli.demo import summary
-from smoothcert.data.subset import data_fingerprint
+from smoothcert.data.inputs import data_fingerprint
 from smoothcert.evaluate import certify_dataset
 from smoothcert.store import Outcomes, write_run
 

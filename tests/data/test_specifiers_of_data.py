@@ -15,8 +15,8 @@ from PIL import Image
 from smoothcert import Gaussian, Smoothed, data
 from smoothcert.certify import Cohen
 from smoothcert.data.classes import ClassList, imagenet_classes, mismatch, read_classes
-from smoothcert.data.subset import as_tensor
 from smoothcert.evaluate import certify_dataset
+from smoothcert.tensors import as_tensor
 from smoothcert.types import DataError, UsageError
 
 NAMES = ["airplane", "bird", "cat", "dog"]

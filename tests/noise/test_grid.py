@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from smoothcert.noise import Gaussian, Uniform, noise_from_config
-from smoothcert.noise.grid import StepTable
+from smoothcert.noise.drawing import StepTable
 from smoothcert.noise.thresholds import BITS, Thresholds, gaussian_thresholds, uniform_thresholds
 from smoothcert.sampling.copies import NoisyCopies
 from smoothcert.types import Norm, UsageError

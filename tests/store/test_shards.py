@@ -13,11 +13,11 @@ import torch
 
 from smoothcert import Cohen, Gaussian, Smoothed, certify_dataset, load_run
 from smoothcert.certify import Memory
-from smoothcert.data.subset import take_shard
 from smoothcert.sampling.sigma import GridSigma
 from smoothcert.store import merge_runs
 from smoothcert.store.noisy_copies import check_data
 from smoothcert.store.run import write_run
+from smoothcert.store.selection import take_shard
 from smoothcert.types import RunError, UsageError
 
 DATA = [(torch.full((2, 4), i / 20), i % 4) for i in range(20)]

@@ -12,8 +12,9 @@ from smoothcert.attack.pgd import AttackResult
 from smoothcert.certify import Cohen, Smoothed
 from smoothcert.classifiers.identity import model_identity
 from smoothcert.data import Dataset
-from smoothcert.data.subset import data_fingerprint, select
+from smoothcert.data.inputs import data_fingerprint
 from smoothcert.store import Run
+from smoothcert.store.selection import select
 from smoothcert.types import Norm, SmoothcertError, UsageError, radius_text
 
 _MOST_CASES = 10

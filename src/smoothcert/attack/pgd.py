@@ -24,10 +24,11 @@ from rich.progress import track
 from torch import Generator, Tensor
 
 from smoothcert.certify import Cohen, Smoothed
-from smoothcert.data.subset import Indexable, labelled_input, select
+from smoothcert.data.inputs import Indexable, labelled_input
 from smoothcert.sampling.seeds import fresh_seed
 from smoothcert.sampling.soft import attack_generator
 from smoothcert.stats import top_class_p_value
+from smoothcert.store.selection import select
 from smoothcert.training.attacks import Objective, ascend, shorten, smoothed_nll, unit
 from smoothcert.types import ABSTAIN, Norm, Prediction, UsageError
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from smoothcert.certify.inputs import checked_input
 from smoothcert.classifiers.sealed import Sealed
-from smoothcert.data.subset import as_tensor
 from smoothcert.sampling.copies import input_digest
+from smoothcert.tensors import as_tensor
 from smoothcert.types import UsageError
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from smoothcert.classifiers.sealed import Sealed
-from smoothcert.data.subset import as_tensor
+from smoothcert.tensors import as_tensor
 from smoothcert.types import UsageError
 
 

@@ -16,13 +16,13 @@ from smoothcert.certify import Cohen
 from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, Seed, load_smoothed
 from smoothcert.cli.options import Group, build, derived, output_file
 from smoothcert.cli.show import Format, radii, show
-from smoothcert.data.subset import select
 from smoothcert.files import STANDARD_OUTPUT, saving
 from smoothcert.noise import Gaussian
 from smoothcert.report.tables.accuracy import percent
 from smoothcert.report.tables.layout import Column, Sheet, text_line
 from smoothcert.sampling.seeds import fresh_seed
 from smoothcert.store import load_run
+from smoothcert.store.selection import select
 from smoothcert.types import Norm, UsageError, radius_text
 
 

@@ -13,14 +13,15 @@ from rich.progress import track
 
 from smoothcert.certify import Anytime, Cohen, Procedure
 from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, InputOptions, Seed, SigmaOptions, load_smoothed
-from smoothcert.cli.procedures import ClusterOptions, DrawnNoiseOptions, ProcedureOptions
-from smoothcert.cli.results import show_savings
+from smoothcert.cli.info import show_savings
+from smoothcert.cli.noises import DrawnNoiseOptions
+from smoothcert.cli.procedures import ClusterOptions, ProcedureOptions
 from smoothcert.cli.show import show_accuracy
-from smoothcert.data.subset import select
 from smoothcert.evaluate import certify_dataset
 from smoothcert.noise import Noise
 from smoothcert.report.recompute import outcomes_of
 from smoothcert.store.run import clear_run
+from smoothcert.store.selection import select
 from smoothcert.types import UsageError, invalid_text
 
 

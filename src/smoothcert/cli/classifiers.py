@@ -14,8 +14,8 @@ import typer
 from smoothcert import data, models
 from smoothcert.certify import Aces, Memory, Procedure, Smoothed
 from smoothcert.classifiers import VOTES
+from smoothcert.cli.noises import with_arithmetic
 from smoothcert.cli.options import DataRoot, Device, Group, Threads, hardware, numbers
-from smoothcert.cli.procedures import with_arithmetic
 from smoothcert.compositions import (
     AcesOf,
     Composition,

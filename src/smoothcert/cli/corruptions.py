@@ -1,8 +1,7 @@
-"""``smoothcert corruptions``."""
+"""``smoothcert corruptions run``."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,27 +10,14 @@ import typer
 from smoothcert import data
 from smoothcert.classifiers.identity import model_identity
 from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, InputOptions, Seed, load_smoothed
-from smoothcert.cli.options import Group, choice, whole_numbers
-from smoothcert.cli.procedures import DrawnNoiseOptions, ProcedureOptions
-from smoothcert.cli.show import Format, Output, picture, radii, save_pictures, show
-from smoothcert.data.subset import select
+from smoothcert.cli.noises import DrawnNoiseOptions
+from smoothcert.cli.options import whole_numbers
+from smoothcert.cli.procedures import ProcedureOptions
+from smoothcert.cli.suites import ShowOptions, table
 from smoothcert.evaluate import certify_dataset
-from smoothcert.report.corruptions import check_alike, comparable, load_suite_results
-from smoothcert.report.tables.corruptions import LINES, corruption_sheet
+from smoothcert.report.corruptions import check_alike
+from smoothcert.store.selection import select
 from smoothcert.types import UsageError
-
-
-@dataclass(kw_only=True)
-class ShowOptions(Group, panel="Table and figures"):
-    """How results are shown."""
-
-    radii: Annotated[tuple[float, ...] | None, radii("Radii of certified accuracy (0)")] = None
-    by: Annotated[str, choice("--by", LINES, "What a line stands for")] = "type"
-    style: Annotated[str | None, choice("--style", ["catrs"], "Names and order of types as in a paper")] = None
-    format: Format = None
-    output: Output = None
-    plot: Annotated[Path | None, picture("Draw the ACR of every type: .png, .pdf or .svg.")] = None
-    plot_severity: Annotated[Path | None, picture("Draw the ACR of every type over the severity.")] = None
 
 
 def run(
@@ -83,32 +69,6 @@ def run(
         typer.echo(f"{member.name} ({number} of {len(sets)})", err=True)
         certify_dataset(smoothed, member.dataset, procedure, run=folder / member.name, **recorded)
     table([folder], shown)
-
-
-def table(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR", help="A folder of runs or logs for each method.")],
-    shown: ShowOptions,
-) -> None:
-    """Show methods side by side: ACR and certified accuracy by corruption, and the means mACR and mAcc.
-
-    A folder comes from `corruptions run`, or holds published logs named TYPE or TYPE-SEVERITY. Severities are averaged
-    within a type first, then types; `identity`, the clean set, is in no mean. Methods in different norms are refused;
-    best and runner-up are marked among methods of the same norm and guarantee.
-
-    **Examples**
-
-        smoothcert corruptions table suites/gaussian suites/catrs --plot types.png
-        smoothcert corruptions table suites/* --by severity --radii 0,0.5 --format latex -o severity.tex
-        smoothcert corruptions table logs/catrs-mnistc-025 --style catrs
-    """
-    methods, notes = comparable(load_suite_results(folders))
-    sheet = corruption_sheet(methods, radii=shown.radii or (0.0,), lines=shown.by, style=shown.style)
-    if shown.plot or shown.plot_severity:
-        from smoothcert.report.figures.corruptions import severity_figure, type_figure
-
-        wanted = {shown.plot: type_figure, shown.plot_severity: severity_figure}
-        save_pictures({path: draw(methods) for path, draw in wanted.items() if path is not None})
-    show(sheet, shown.format, shown.output, notes=[*notes, *(sheet.notes if shown.format == "csv" else ())])
 
 
 def _default_types(about: DataOptions) -> list[str] | None:

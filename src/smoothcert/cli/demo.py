@@ -11,9 +11,9 @@ import typer
 
 from smoothcert import data, models
 from smoothcert.certify import Aces, Cohen, Procedure, Smoothed
+from smoothcert.cli.noises import with_arithmetic
 from smoothcert.cli.options import output_folder
 from smoothcert.cli.plot import PlotOptions, draw_curve
-from smoothcert.cli.procedures import with_arithmetic
 from smoothcert.cli.report import find_dataset
 from smoothcert.cli.show import show_accuracy
 from smoothcert.evaluate import certify_dataset

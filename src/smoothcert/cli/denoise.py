@@ -11,8 +11,8 @@ import torch
 import typer
 
 from smoothcert import data, models
+from smoothcert.cli.noises import NoiseOptions
 from smoothcert.cli.options import Changes, DataRoot, Device, FreshTraining, Threads, choice, output_folder
-from smoothcert.cli.procedures import NoiseOptions
 from smoothcert.models.unet import PIPELINE
 from smoothcert.noise import Gaussian, Noise
 from smoothcert.training import (

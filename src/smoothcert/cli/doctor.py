@@ -14,11 +14,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, InputOptions, load_smoothed
+from smoothcert.cli.noises import DrawnNoiseOptions
 from smoothcert.cli.options import choice
-from smoothcert.cli.procedures import DrawnNoiseOptions, ProcedureOptions
+from smoothcert.cli.procedures import ProcedureOptions
 from smoothcert.compositions import trained_noise
-from smoothcert.data.subset import select
 from smoothcert.doctor import Finding, Level, examine
+from smoothcert.store.selection import select
 from smoothcert.types import UsageError
 
 _STYLES = {Level.INFO: ("ok", "green"), Level.WARNING: ("warning", "yellow"), Level.ERROR: ("ERROR", "bold red")}

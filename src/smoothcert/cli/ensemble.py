@@ -11,8 +11,8 @@ import typer
 
 from smoothcert.classifiers import VOTES
 from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, InputOptions, open_models
+from smoothcert.cli.noises import NoiseOptions
 from smoothcert.cli.options import output_file
-from smoothcert.cli.procedures import NoiseOptions
 from smoothcert.cli.show import show_columns
 from smoothcert.compositions import (
     ComposedModel,
@@ -23,8 +23,8 @@ from smoothcert.compositions import (
     trained_noise,
     write_composition,
 )
-from smoothcert.data.subset import select
 from smoothcert.files import STANDARD_OUTPUT
+from smoothcert.store.selection import select
 from smoothcert.training.ensembles import fit_ensemble
 from smoothcert.types import UsageError, unknown_name
 

@@ -12,7 +12,8 @@ from smoothcert.certify import Cohen
 from smoothcert.certify.bounds import BoundedProcedure
 from smoothcert.certify.plan import Plan, expected_samples, simultaneous_cost
 from smoothcert.certify.plan import plan as make_plan
-from smoothcert.cli.procedures import NoiseOptions, ProcedureOptions
+from smoothcert.cli.noises import NoiseOptions
+from smoothcert.cli.procedures import ProcedureOptions
 from smoothcert.cli.show import radii, show_columns
 from smoothcert.report.metrics import parse_radii
 from smoothcert.report.pilot import find_pilot, guess_probabilities, sampling_rate

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from smoothcert import data, models
+from smoothcert import data
 from smoothcert.cli.options import DataRoot, Group, choice, whole_numbers
 from smoothcert.cli.results import Results
 from smoothcert.cli.show import picture, radii, save_pictures
 from smoothcert.report.aces import load_components, load_single
 from smoothcert.store import Result, Run, find_results, flat_config
-from smoothcert.store.noisy_copies import check_data, noisy_copies
 from smoothcert.types import CheckpointError, Norm, RunError, SmoothcertError, UsageError, unknown_name
 
 if TYPE_CHECKING:
@@ -101,6 +100,7 @@ def draw_samples(paths: Sequence[Path], options: PlotOptions) -> Figure:
 def draw_inputs(paths: Sequence[Path], options: PlotOptions) -> Figure:
     """Draw inputs of one run under noise, and their votes."""
     from smoothcert.report.figures.inputs import VotedInput, votes_figure
+    from smoothcert.store.noisy_copies import check_data, noisy_copies  # imports PyTorch
 
     found = find_results(paths)
     if len(found) != 1 or found[0].run is None or "data" not in found[0].run.config:
@@ -170,6 +170,8 @@ def _setting(each: Result, key: str) -> Any:
     source = each.run.info["sessions"][0].get("source") or {}
     if "checkpoint" not in source:
         raise UsageError(f"{each.path} does not record its checkpoint, so its {key} is not known.")
+    from smoothcert import models  # imports PyTorch
+
     try:
         checkpoint = models.describe(source["checkpoint"])
     except CheckpointError as error:

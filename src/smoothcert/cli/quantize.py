@@ -9,13 +9,13 @@ import typer
 
 from smoothcert import data, models
 from smoothcert.cli.classifiers import ClassifierOptions, DataOptions, open_models
+from smoothcert.cli.noises import NoiseOptions
 from smoothcert.cli.options import output_file
-from smoothcert.cli.procedures import NoiseOptions
 from smoothcert.cli.show import show_columns
 from smoothcert.compositions import trained_noise
-from smoothcert.data.subset import as_tensor
 from smoothcert.evaluate.agreement import compare_models
 from smoothcert.files import STANDARD_OUTPUT
+from smoothcert.tensors import as_tensor
 from smoothcert.types import UsageError
 
 

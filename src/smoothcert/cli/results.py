@@ -1,33 +1,29 @@
-"""``smoothcert table``, ``compare``, ``merge``, ``import``, ``export`` and ``info``."""
+"""``smoothcert table``, ``compare``, ``merge``, ``import`` and ``export``."""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import numpy as np
 import pyarrow as pa
 import typer
 from rich.console import Group, RenderableType
 
-from smoothcert.certify import PROCEDURES
+from smoothcert.cli.noises import NoiseOptions
 from smoothcert.cli.options import choice, output_file, output_folder
-from smoothcert.cli.procedures import NoiseOptions
 from smoothcert.cli.show import Format, Output, Radii, show, show_accuracy
-from smoothcert.compositions import open_classifier
 from smoothcert.noise import NOISES
 from smoothcert.report import comparison as comparing
 from smoothcert.report.notes import chosen
 from smoothcert.report.recompute import load_outcomes, outcomes_of
 from smoothcert.report.tables.accuracy import TABLE_STYLES
 from smoothcert.report.tables.comparison import render_comparison, rich_comparison
-from smoothcert.report.tables.savings import consensus_text, savings, savings_text
-from smoothcert.store import Outcomes, Run, load_run, merge_runs, read_log, write_log, write_run
+from smoothcert.store import Outcomes, load_run, merge_runs, read_log, write_log, write_run
 from smoothcert.store.logs import LOGGED_RADIUS, METADATA
 from smoothcert.store.result import log_name
-from smoothcert.types import BOUNDS, Guarantee, Norm, UsageError, radius_text
+from smoothcert.types import BOUNDS, Guarantee, Norm, UsageError
 
 Results = Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders, logs, or folders of them.")]
 AtN = Annotated[int | None, "Recompute with the first N stored votes of each input; choose N before looking."]
@@ -220,63 +216,3 @@ def export(
             row["seed"] = seed
     write_log(output, rows, classic=classic)
     typer.echo(f"{output}: {len(rows)} rows", err=True)
-
-
-def info(
-    what: Annotated[str, typer.Argument(metavar="RUN|MODEL", help="A run folder, or a model as for `certify`.")],
-    against: Annotated[Path | None, "A run over the same inputs to compare samples and time with."] = None,
-    trust: Annotated[bool, "Let a .yaml file of a classifier name code, model hubs and addresses."] = False,
-) -> None:
-    """Describe a run folder or a model; of a composed classifier, all parts.
-
-    **Examples**
-
-        smoothcert info demo/runs/sigma-0.25
-        smoothcert info demo/models/sigma-0.25.safetensors
-        smoothcert info nets.py:resnet,depth=20,weights=r20.th
-        smoothcert info ensemble.yaml
-        smoothcert info runs/five-consensus --against runs/five
-    """
-    path = Path(what)
-    if not (path / "run.json").exists():
-        if against is not None:
-            raise UsageError(f"{what} is not a run folder, so it cannot be compared with {against}.")
-        _print_fields(open_classifier(what, trust=trust).as_dict())
-        return
-    run = load_run(path)
-    rows, last = len(run.table(["index"])), run.info["sessions"][-1]
-    _print_fields({"run": str(path), **run.config, "rows": rows, "last session": last})
-    if rows and len(run.table(["label", "predict", "radius"]).column_names) == 3:
-        show_accuracy([outcomes_of(run)])
-        _show_probabilities(run)
-        show_savings(run, load_run(against) if against is not None else None)
-
-
-def _show_probabilities(run: Run) -> None:
-    table = run.table(["p_lower", "p_upper"])
-    if "p_lower" in table.column_names and table["p_lower"].null_count == 0:
-        levels = (0.05, 0.25, 0.5, 0.75, 0.95)
-        found = np.quantile(table["p_lower"].to_numpy(), levels, method="inverted_cdf")
-        shown = ", ".join(f"{level:.0%}: {radius_text(p)}" for level, p in zip(levels, found.tolist(), strict=True))
-        typer.echo(f"Lower bound on p_A, quantiles over inputs: {shown}")
-    if "p_upper" in table.column_names and table["p_upper"].null_count < len(table):
-        typer.echo(f"Runner-up bound: {len(table) - table['p_upper'].null_count} of {len(table)} inputs")
-
-
-def show_savings(run: Run, reference: Run | None = None) -> None:
-    """Print what early decisions and a consensus saved, for a run that has any or is compared with another."""
-    procedure = PROCEDURES.get(run.config.get("procedure", {}).get("name", ""))
-    if reference is not None or (procedure is not None and procedure.decides_early):
-        named = {} if reference is None else {"reference": reference.name}
-        typer.echo(savings_text(savings(run, reference=reference), **named))
-    elif "consensus" in run.table(["consensus"]).column_names and (text := consensus_text(savings(run))):
-        typer.echo(text)
-
-
-def _print_fields(fields: dict[str, Any], indent: str = "") -> None:
-    for name, value in fields.items():
-        if isinstance(value, dict):
-            typer.echo(f"{indent}{name}:")
-            _print_fields(value, indent + "  ")
-        else:
-            typer.echo(f"{indent}{name}: {value}")

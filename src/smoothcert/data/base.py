@@ -5,14 +5,17 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol, SupportsIndex
+from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from smoothcert.data.classes import ClassList
+from smoothcert.tensors import array_tensor
 from smoothcert.types import DataError, UsageError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Arrays = tuple[NDArray[Any], NDArray[Any]]  # images (count, channels, height, width) and labels
 
@@ -38,7 +41,7 @@ class Dataset(Protocol):
         """n if all values are multiples of 1/n: 255 for 8-bit images; None if unknown."""
 
     def __len__(self) -> int: ...
-    def __getitem__(self, index: SupportsIndex) -> tuple[torch.Tensor, int]: ...
+    def __getitem__(self, index: SupportsIndex) -> tuple[Tensor, int]: ...
 
 
 class NumberedClasses:
@@ -106,16 +109,16 @@ class ArrayDataset(NumberedClasses):
     def __len__(self) -> int:
         return len(self._images)
 
-    def __getitem__(self, index: SupportsIndex) -> tuple[torch.Tensor, int]:
+    def __getitem__(self, index: SupportsIndex) -> tuple[Tensor, int]:
         i = checked_index(index, len(self))
         return self._scaled(self._images[i]), int(self._labels[i])
 
-    def arrays(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def arrays(self) -> tuple[Tensor, Tensor]:
         """Return all inputs (float32) and all labels (int64)."""
-        return self._scaled(self._images), torch.tensor(self._labels)
+        return self._scaled(self._images), array_tensor(self._labels.copy())
 
-    def _scaled(self, images: NDArray[Any]) -> torch.Tensor:
-        return torch.from_numpy(images.astype(np.float32)).div_(self._scale)
+    def _scaled(self, images: NDArray[Any]) -> Tensor:
+        return array_tensor(images.astype(np.float32)).div_(self._scale)
 
 
 def checked_index(index: SupportsIndex, length: int) -> int:

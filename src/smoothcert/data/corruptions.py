@@ -13,17 +13,20 @@ import io
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 import scipy
-import torch
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image as Pillow
 
 from smoothcert.data.base import Dataset, NumberedClasses, checked_index
 from smoothcert.data.classes import ClassList
+from smoothcert.tensors import array_tensor
 from smoothcert.types import UsageError, unknown_name
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SEVERITIES = (1, 2, 3, 4, 5)
 ZOOM_STEPS = 8
@@ -330,10 +333,10 @@ class Corrupted:
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitem__(self, index: SupportsIndex) -> tuple[torch.Tensor, int]:
+    def __getitem__(self, index: SupportsIndex) -> tuple[Tensor, int]:
         i = checked_index(index, len(self))
         image, label = self.dataset[i]
         type_number = int.from_bytes(hashlib.sha256(self.type.encode()).digest()[:8], "big")
         sequence = np.random.SeedSequence([self.seed, type_number, self.severity, i])
         changed = CORRUPTIONS[self.type](image.numpy(), self.severity, Random(np.random.MT19937(sequence)))
-        return torch.from_numpy(changed.astype(np.float32)), label
+        return array_tensor(changed.astype(np.float32)), label

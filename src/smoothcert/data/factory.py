@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
-import torch
 from PIL import Image
 
 from smoothcert.data.base import checked_index
-from smoothcert.data.subset import as_tensor, labelled_input
+from smoothcert.data.inputs import labelled_input
 from smoothcert.specifiers import accepted, call_object
+from smoothcert.tensors import as_tensor
 from smoothcert.types import UsageError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class OwnDataset:
@@ -49,7 +52,7 @@ class OwnDataset:
     def __len__(self) -> int:
         return len(self._made)
 
-    def __getitem__(self, index: SupportsIndex) -> tuple[torch.Tensor, int]:
+    def __getitem__(self, index: SupportsIndex) -> tuple[Tensor, int]:
         i = checked_index(index, len(self))
         x, label = labelled_input(self._made, i)
         if not 0 <= label < self.num_classes:

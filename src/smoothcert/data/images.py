@@ -9,15 +9,18 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image
 
 from smoothcert.data.base import NumberedClasses, checked_index
+from smoothcert.tensors import GREY, image_tensor, is_deep
 from smoothcert.types import DataError, UsageError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 EXTENSIONS = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
@@ -25,7 +28,6 @@ FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 MOST_PIXELS = 89_000_000  # the limit for an image, before and after resizing; this many pixels need about a gigabyte
 LARGEST_INPUT = 1 << 24  # pixels of an input; its values are floats
 _COMPARED = 1_000  # images of a folder whose sizes are compared before any is used
-GREY = ("1", "L", "LA", "La")  # modes of Pillow without colours
 Crop = Callable[[Image.Image], Image.Image]
 
 
@@ -123,16 +125,16 @@ class Images(NumberedClasses):
     def __len__(self) -> int:
         return len(self._labels)
 
-    def __getitem__(self, index: SupportsIndex) -> tuple[torch.Tensor, int]:
+    def __getitem__(self, index: SupportsIndex) -> tuple[Tensor, int]:
         i = checked_index(index, len(self))
         return self._tensor(i, self._form.resized), int(self._labels[i])
 
-    def random_crop(self, index: SupportsIndex, generator: np.random.Generator) -> tuple[torch.Tensor, int]:
+    def random_crop(self, index: SupportsIndex, generator: np.random.Generator) -> tuple[Tensor, int]:
         """Return an image, randomly cropped, scaled and flipped as usual for ImageNet, and its class."""
         i = checked_index(index, len(self))
         return self._tensor(i, lambda image: _random_crop(image, self.shape[1:], generator)), int(self._labels[i])
 
-    def _tensor(self, index: int, crop: Crop) -> torch.Tensor:
+    def _tensor(self, index: int, crop: Crop) -> Tensor:
         channels = self.shape[0]
         image, coloured = self._decoded(
             index, lambda file: (crop(file.convert("L" if channels == 1 else "RGB")), file.mode not in GREY)
@@ -168,28 +170,11 @@ class Images(NumberedClasses):
             # From memory, so that a decoder cannot request more than the file has.
             with Image.open(io.BytesIO(content), formats=FORMATS) as file:
                 self._form.check(file)
-                if _is_deep(file):
+                if is_deep(file):
                     raise ValueError(f"its values have more than 8 bits (mode {file.mode}); convert it to 8 bits")
                 return use(file)
         except Exception as error:  # the decoders raise many kinds of errors on damaged files
             raise DataError(f"{where} is not a readable image ({error}): replace it or remove it.") from error
-
-
-def image_tensor(image: Image.Image) -> torch.Tensor:
-    """Return an 8-bit image as float32 (channels, height, width) in [0, 1]: one channel if it is grey, or else RGB.
-
-    Raises:
-        UsageError: Its values have more than 8 bits.
-    """
-    if _is_deep(image):
-        raise UsageError(f"an image has values of more than 8 bits (mode {image.mode}); convert it to a tensor.")
-    pixels = np.array(image.convert("L" if image.mode in GREY else "RGB"))
-    return torch.from_numpy(np.atleast_3d(pixels)).permute(2, 0, 1).float().div_(255).contiguous()
-
-
-def _is_deep(image: Image.Image) -> bool:
-    """Whether Pillow would cut values off when it converts the image to 8 bits."""
-    return image.mode[0] in "IF"
 
 
 def _random_crop(image: Image.Image, sides: Sequence[int], generator: np.random.Generator) -> Image.Image:

@@ -14,7 +14,7 @@ from smoothcert.certify import Cohen, Procedure, Smoothed
 from smoothcert.certify.plan import expected_samples, plan
 from smoothcert.certify.runner import default_batch_size
 from smoothcert.classifiers.sealed import Sealed
-from smoothcert.data.subset import Indexable, select
+from smoothcert.data.inputs import Indexable
 from smoothcert.doctor.cost import check_runtime, check_time
 from smoothcert.doctor.findings import Clock, Finding, Level, info, refusal
 from smoothcert.doctor.inputs import check_labels, check_values, draw_sample
@@ -29,6 +29,7 @@ from smoothcert.doctor.noisy import (
 )
 from smoothcert.doctor.scaling import check_scaling, scalings, top_classes
 from smoothcert.noise import Noise
+from smoothcert.store.selection import select
 from smoothcert.types import SmoothcertError, UsageError, radius_text
 
 _INPUTS = 200

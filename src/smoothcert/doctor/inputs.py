@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from smoothcert.data.subset import Indexable, as_tensor, labelled_input
+from smoothcert.data.inputs import Indexable, labelled_input
 from smoothcert.doctor.findings import Clock, Finding, error, info, warning
 from smoothcert.models.normalize import PRESETS
+from smoothcert.tensors import as_tensor
 
 _SLACK = 0.02  # how far rounding and resampling may move values out of [0, 1]
 _SHARE = 0.1  # of the time for reading inputs

@@ -9,10 +9,11 @@ import numpy as np
 
 from smoothcert.classifiers.copying import Forward
 from smoothcert.classifiers.sealed import Sealed
-from smoothcert.data.subset import Indexable, as_tensor, labelled_input
+from smoothcert.data.inputs import Indexable, labelled_input
 from smoothcert.noise import Noise
 from smoothcert.sampling.member_logits import member_logits
 from smoothcert.sampling.seeds import fresh_seed
+from smoothcert.tensors import as_tensor
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 from smoothcert.certify import Cohen, Procedure, Smoothed
 from smoothcert.certify.inputs import CheckedInput
 from smoothcert.classifiers.identity import code_origins
-from smoothcert.data.subset import Indexable, data_fingerprint, labelled_input, select, take_shard
+from smoothcert.data.inputs import Indexable, data_fingerprint, labelled_input
 from smoothcert.evaluate.cluster import Cluster, require_members
 from smoothcert.evaluate.driver import Evaluation, fill_run, session_facts
 from smoothcert.sampling import BLOCK
@@ -19,6 +19,7 @@ from smoothcert.store.parts import parts_of, read_part
 from smoothcert.store.pending import read_pending
 from smoothcert.store.rows import certificate_row
 from smoothcert.store.run import Run, load_run
+from smoothcert.store.selection import select, take_shard
 from smoothcert.types import Guarantee, StrPath, UsageError
 
 

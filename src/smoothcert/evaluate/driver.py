@@ -21,12 +21,13 @@ from torch import Tensor
 from smoothcert.certify import Memory, Procedure, Smoothed
 from smoothcert.certify.inputs import CheckedInput
 from smoothcert.certify.per_input import remembered
-from smoothcert.data.subset import Indexable, as_tensor, labelled_input
+from smoothcert.data.inputs import Indexable, labelled_input
 from smoothcert.evaluate.cluster import Cluster, distributed_ensemble, worker_pool
 from smoothcert.progress import Bar
 from smoothcert.sampling.copies import input_digest
 from smoothcert.store.rows import Row
 from smoothcert.store.run import Run, load_run, open_run
+from smoothcert.tensors import as_tensor
 from smoothcert.types import ABSTAIN, Certificate, Outcome, RunError, StrPath, invalid_text
 
 USUAL_SAMPLES = 100_000  # per input in the papers; the progress bar compares early decisions with them

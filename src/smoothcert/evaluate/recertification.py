@@ -9,9 +9,10 @@ from smoothcert.certify.recertify import Recertify, StoredVotes
 from smoothcert.classifiers import Pair
 from smoothcert.classifiers.copying import Forward
 from smoothcert.classifiers.identity import model_identity
-from smoothcert.data.subset import Indexable, select, take_shard, whole_selection
+from smoothcert.data.inputs import Indexable
 from smoothcert.evaluate.certification import certify_dataset
 from smoothcert.store import Result, Run, load_run
+from smoothcert.store.selection import select, take_shard, whole_selection
 from smoothcert.types import RunError, StrPath, UsageError
 
 

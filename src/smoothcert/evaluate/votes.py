@@ -17,7 +17,7 @@ from torch import Tensor
 from smoothcert.certify import Procedure, Smoothed, Task
 from smoothcert.certify.base import require_count
 from smoothcert.certify.inputs import CheckedInput
-from smoothcert.data.subset import Indexable, as_tensor, data_fingerprint, select
+from smoothcert.data.inputs import Indexable, data_fingerprint
 from smoothcert.evaluate.certification import run_config
 from smoothcert.evaluate.cluster import Cluster
 from smoothcert.evaluate.driver import (
@@ -37,6 +37,8 @@ from smoothcert.store.result import vote_matrix
 from smoothcert.store.rows import Row
 from smoothcert.store.run import Run, differences, load_run
 from smoothcert.store.run_json import VOTES
+from smoothcert.store.selection import select
+from smoothcert.tensors import as_tensor
 from smoothcert.types import ABSTAIN, Certificate, Prediction, RunError, SmoothcertError, StrPath, UsageError, Votes
 
 COMPARED_INPUTS = 1000  # of a folder with the dataset

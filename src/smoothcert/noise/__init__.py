@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import Any
 
-from smoothcert.noise.base import Noise
+from smoothcert.noise.base import Noise, invalid_rows
 from smoothcert.noise.discrete import Discrete
 from smoothcert.noise.gaussian import Gaussian
-from smoothcert.noise.grid import invalid_rows
 from smoothcert.noise.uniform import Uniform
 from smoothcert.plugins import Registry
 from smoothcert.types import UsageError, unknown_name

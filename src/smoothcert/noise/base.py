@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike
-from torch import Generator, Tensor
+from numpy.typing import ArrayLike, NDArray
 
 from smoothcert.stats.binomial import FloatArray
 from smoothcert.types import Norm, UsageError, is_certified
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
 
 
 @dataclass(frozen=True)
@@ -179,10 +181,10 @@ def is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def off_grid(x: Tensor, off: Tensor, needed: str, advice: str) -> UsageError:
+def off_grid(x: Tensor, off: NDArray[np.bool_], needed: str, advice: str) -> UsageError:
     """Return the error about the values of an input that are not on the grid of a noise."""
-    values = ", ".join(f"{value:.6g}" for value in x.detach().cpu()[off.cpu()][:3].tolist())
-    share = f"{int(off.sum())} of {off.numel()} values of the input"
+    values = ", ".join(f"{value:.6g}" for value in x.detach().cpu().double().numpy()[off][:3])
+    share = f"{int(off.sum())} of {off.size} values of the input"
     return UsageError(f"{share}, such as {values}, are not {needed}; {advice}")
 
 
@@ -190,3 +192,16 @@ def _checked(dimension: int | None) -> int | None:
     if dimension is not None and (not is_whole(dimension) or dimension < 1):
         raise UsageError(f"the dimension must be a whole number of at least 1, got {dimension!r}.")
     return dimension
+
+
+def invalid_rows(batch: Tensor) -> Tensor:
+    """Return which rows of a batch of noisy copies come from an invalid draw, and so may not vote for any class.
+
+    Inputs are finite, so only such a copy contains NaN; all its values are NaN, so its first value is enough.
+
+    Example:
+        >>> import torch
+        >>> invalid_rows(torch.tensor([[0.5, 1.0], [torch.nan, torch.nan]])).tolist()
+        [False, True]
+    """
+    return batch.reshape(len(batch), -1)[:, 0].isnan()

@@ -7,15 +7,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-import torch
-from torch import Generator, Tensor
 
 from smoothcert.noise.base import Noise, is_whole, off_grid
 from smoothcert.stats.binomial import FloatArray
 from smoothcert.types import Norm, UsageError
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
 
 MOST_LEVELS = 65_535
 """The finest grid whose values are well separated in single precision."""
@@ -23,7 +24,6 @@ MOST_LEVELS = 65_535
 MOST_CHANGES = 1_000
 """The largest radius that is computed; larger ones are cut to it."""
 
-_BITS = 62
 _TOLERANCE = 2.0**-21  # k/K in single precision is off by 2⁻²⁵ at most, but some programs round twice
 
 
@@ -102,19 +102,12 @@ class Discrete(Noise):
         if off.any():
             rounded = "x.round()" if self.levels == 1 else f"(x * {self.levels}).round() / {self.levels}"
             needed = f"on the grid of {self.levels + 1} values from 0 to 1, which {self!r} needs"
-            raise off_grid(x, off, needed, f"round the input with {rounded}, or choose other levels.")
+            raise off_grid(x, off.cpu().numpy(), needed, f"round the input with {rounded}, or choose other levels.")
 
     def sample(self, x: Tensor, out: Tensor, generator: Generator | None = None) -> Tensor:
-        whole, levels = 2**_BITS, self.levels
-        # A power of two divides the range of the generator's words, so these integers are uniform without bias.
-        drawn = torch.empty(out.shape, dtype=torch.int64, device=out.device).random_(0, whole, generator=generator)
-        moves = drawn.sub_(math.floor(self._keep * whole)).ge(0).float()
-        if levels > 1:  # the frequencies of the remainders by K differ by at most one integer of 2⁶²
-            moves.mul_(drawn.remainder_(levels).add_(1))
-        # From any value, 1 … K steps around the circle of K + 1 values lead to each of the others once.
-        places = moves.add_(x.float().mul(levels).round_())
-        places.sub_(places.div(levels + 1).floor_(), alpha=levels + 1)
-        return out.copy_(places).div_(levels)
+        from smoothcert.noise.drawing import fill_levels
+
+        return fill_levels(x, out, generator, self._keep, self.levels)
 
     def exact_threshold(self, r: int) -> Fraction:
         """Return ρ_r⁻¹(½), the exact probability that the top class must exceed for the radius ``r`` ≤ 1000."""

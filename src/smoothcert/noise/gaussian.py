@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from scipy import special
-from torch import Generator, Tensor
 
 from smoothcert.noise.grid import GridNoise
 from smoothcert.noise.thresholds import gaussian_thresholds
 from smoothcert.stats.binomial import FloatArray
 from smoothcert.types import Norm
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
 
 
 @dataclass(frozen=True, repr=False)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from torch import Generator, Tensor
 
 from smoothcert.noise.grid import GridNoise
 from smoothcert.noise.thresholds import uniform_thresholds
 from smoothcert.stats.binomial import FloatArray
 from smoothcert.types import Norm
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
 
 
 @dataclass(frozen=True, repr=False)

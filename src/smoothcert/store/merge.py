@@ -7,9 +7,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from smoothcert.data.subset import select, take_shard, whole_selection
 from smoothcert.store.run import Run, differences, load_run, refuse_existing, write_run
 from smoothcert.store.run_json import refuse_other_answers
+from smoothcert.store.selection import select, take_shard, whole_selection
 from smoothcert.types import RunError, StrPath, UsageError
 
 

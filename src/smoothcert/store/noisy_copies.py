@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from smoothcert.data.subset import Indexable, data_fingerprint, select, whole_selection
+from smoothcert.data.inputs import Indexable, data_fingerprint
 from smoothcert.noise import Gaussian, Noise
 from smoothcert.sampling import BLOCK, ESTIMATION, RECERTIFICATION
 from smoothcert.sampling.copies import NoisyCopies, input_digest
 from smoothcert.store.run import Run
+from smoothcert.store.selection import select, whole_selection
 from smoothcert.types import RunError, UsageError
 
 

@@ -15,7 +15,6 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from smoothcert.classifiers.identity import code_origins
 from smoothcert.files import parse_json, replacing
 from smoothcert.noise import Noise, noise_from_config
 from smoothcert.store import pending
@@ -137,6 +136,10 @@ class RunSettings(_Settings):
         if config is None:
             return None
         noise = noise_from_config(config)
+        if not self.plugins:
+            return noise
+        from smoothcert.classifiers.identity import code_origins  # imports PyTorch
+
         for part, here in code_origins(noise).items():
             if self.plugins.get(part, here) != here:
                 raise UsageError(

@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from smoothcert.data import ArrayDataset, Dataset, Images
-from smoothcert.data.subset import Indexable, as_tensor, labelled_input
+from smoothcert.data.inputs import Indexable, labelled_input
+from smoothcert.tensors import as_tensor
 from smoothcert.types import UsageError
 
 Batch = tuple[Tensor, Tensor]

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from smoothcert.data.subset import Indexable, data_fingerprint, select
+from smoothcert.data.inputs import Indexable, data_fingerprint
 from smoothcert.report.page.groups import Group
 from smoothcert.store import Result
+from smoothcert.store.selection import select
 from smoothcert.types import SmoothcertError, UsageError
 
 BUDGET = 11_000_000
