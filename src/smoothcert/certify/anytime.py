@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -99,7 +99,7 @@ class Anytime(Procedure):
         if thresholds and (not tests or tests[-1].certify[-1] > self.n_max):
             raise self._unreachable(task, norm, highest, f"a budget of {self.n_max:,}")
         times = check_times(self.n_max).tolist() if self.last_look < 1 else [self.n_max]
-        deadline = self._deadline(task)
+        deadline = self._deadline(task) if self.last_look < 1 else None  # else nothing is proved before the last vote
         counts, checkpoints = np.zeros(task.num_classes, dtype=np.int64), dict[int, tuple[int, ...]]()
         certified, refuted, n = 0, len(tests), 0  # radii below `certified` are, from `refuted` on are not
         label, p_lower = 0, 0.0
@@ -141,8 +141,11 @@ class Anytime(Procedure):
     def predict(self, task: Task) -> Steps[Prediction]:
         return task.top_class(self.n_max, self.alpha, self._deadline(task))
 
-    def _deadline(self, task: Task) -> float | None:
-        return None if self.deadline is None else task.began + self.deadline
+    def within(self, deadline: float) -> Anytime:
+        return replace(self, deadline=deadline)
+
+    def _deadline(self, task: Task) -> float:
+        return math.inf if self.deadline is None else task.began + self.deadline
 
     def _bound(self, k: int, n: int, tests: tuple[sequential.Boundary, ...]) -> float:
         """Return the anytime bound; the targets are points of its grid, so one α covers it and every decision."""
