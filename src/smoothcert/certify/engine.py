@@ -32,6 +32,7 @@ from smoothcert.certify.anytime import Anytime
 from smoothcert.certify.base import Procedure
 from smoothcert.certify.batches import input_indices
 from smoothcert.certify.cohen import Cohen
+from smoothcert.certify.inputs import CheckedInput
 from smoothcert.certify.runner import Ready, Runner
 from smoothcert.certify.smoothed import Smoothed
 from smoothcert.classifiers.agreement import first_line
@@ -173,12 +174,12 @@ class Engine:
         procedure = procedure or smoothed.procedure or (Anytime(n_max=1_000) if predict else Cohen())
         if deadline is not None:
             procedure = procedure.within(deadline)
-        procedure = smoothed.sealed_procedure(procedure)
-        (number,) = input_indices([x], index, True)
+        procedure, sealed = smoothed.sealed_procedure(procedure), smoothed.sealed()
+        steps, seed = procedure.predict if predict else procedure.certify, fresh_seed() if seed is None else seed
         with self._checking:  # the number of classes is that of the last input checked
-            steps = procedure.predict if predict else procedure.certify
-            noise_seed = fresh_seed() if seed is None else seed
-            job: Job[Any] = make_job(smoothed, smoothed.sealed(), number, x, steps, noise_seed, began)
+            checked = CheckedInput(smoothed.checked(sealed, x), sealed)
+            (number,) = input_indices([x], index, True)
+            job: Job[Any] = make_job(smoothed, sealed, number, checked, steps, seed, began)
         job.begin()
         job.priority = priority
         job.progress = None if progress is None else _logged(progress)
@@ -244,7 +245,7 @@ class _Service:
                     self._finish(job, answer)
         except BaseException as error:
             self._error = error
-            if not self._closed:
+            if "interpreter shutdown" not in str(error):  # Python ends, and with it the threads of the pool
                 _LOG.exception("the engine has failed")
         finally:
             self.close(drain=False)

@@ -126,11 +126,12 @@ class _Stream:
 
     def report(self, codes: NDArray[np.int64]) -> None:
         """Tell the votes of the stage so far, with these new ones."""
-        statistic, before = self.kind[0].statistics[0], self.reported
-        more = _count(codes, statistic.bins(self.kind[0].num_classes))
-        counts = more.counts if before is None else tuple(map(sum, zip(before.counts, more.counts, strict=True)))
-        self.reported = Votes(self.received, counts)
+        source, before = self.kind[0], self.reported
+        total = _count(codes, source.statistics[0].bins(source.num_classes))
         assert self.job.progress is not None
+        if before is not None:
+            total = Votes(before.n + total.n, tuple(map(sum, zip(before.counts, total.counts, strict=True))))
+        self.reported = Votes(total.n, total.counts)
         self.job.progress(self.reported)
 
 
@@ -176,7 +177,7 @@ class _Run(Generic[Answer]):
         running: deque[tuple[_Task, Callable[[], Chunk | Decided]]] = deque()
         with ThreadPoolExecutor(workers) as threads:
             while True:
-                while len(running) < most and (task := self._next_task(len(waiting) >= _PATIENCE)):
+                while len(running) < most and (task := self._next_task()):
                     compute = task.run
                     running.append(
                         (task, threads.submit(compute, runners[0]).result)
@@ -206,14 +207,24 @@ class _Run(Generic[Answer]):
                 while waiting and not waiting[0].missing:
                     self._deliver(waiting.popleft())
 
-    def _next_task(self, impatient: bool) -> _Task | None:
-        """Return the next task: undecided copies if they fill a batch or nothing else is requested, else a chunk."""
+    def _next_task(self) -> _Task | None:
+        """Return the next task: undecided copies if they fill a batch or nothing else is requested, else a chunk.
+
+        Undecided copies are also next if they have waited for long, or the deadline of a request that needs them is
+        near.
+        """
         backlog = self._backlog
-        if not backlog.full and not (impatient and backlog.rows):
+        if not backlog.full and not (backlog.rows and self._impatient()):
             chunk = self._next_chunk(ahead=not backlog.rows)
             if chunk is not None:
                 return _Task(chunk)
         return _Task(backlog.take()) if backlog.rows else None
+
+    def _impatient(self) -> bool:
+        soon = time.monotonic() + _SLICE
+        return len(self._waiting) >= _PATIENCE or any(
+            stream.due <= soon and stream.received < stream.issued for stream in self._streams
+        )
 
     def _next_chunk(self, ahead: bool) -> Chunk | None:
         """Fill batches from open requests, most urgent first, then the last one from new jobs, then with copies ahead.
