@@ -81,9 +81,9 @@ def unsealed(smoothed: Smoothed, runtime: Runtime, x: torch.Tensor, n: int) -> N
     """Certification by the same loop and runtime, without identity, checks and audit."""
     procedure = Cohen(n=n, n0=1)
     source = Source(runtime.run, smoothed.noise, 10, procedure.statistics, runtime.batch_size)
-    pool = Pool([source], 0, runtime.workers, runtime.threads)
+    pool = Pool(runtime.workers, runtime.threads)
     task = Task(smoothed.noise, 10, x.numel(), 0, 0, x)
-    for _ in pool.run([Job(0, x, procedure.certify(task))]):
+    for _ in pool.run([Job(0, x, procedure.certify(task), [source], 0)]):
         pass
 
 

@@ -90,7 +90,7 @@ def test_nobody_imports_the_command_line():
         ("noise", {"base", "drawing", "grid", "thresholds"}, {type_.__module__ for type_ in NOISES.own.values()}),
         (
             "certify",
-            {"answering", "base", "batches", "bounds", "choice", "forecast", "inputs", "memory", "per_input"}
+            {"answering", "base", "batches", "bounds", "choice", "engine", "forecast", "inputs", "memory", "per_input"}
             | {"plan", "recertify", "router", "runner", "simultaneous", "smoothed", "targets"},
             {type_.__module__ for type_ in PROCEDURES.own.values()},
         ),

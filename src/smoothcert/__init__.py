@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from smoothcert import attack, classifiers, data, doctor, evaluate, models, noise, report, stats, store, training
     from smoothcert.attack import AttackResult, AttackSettings, attack_dataset, attack_input
     from smoothcert.certify import Aces, Anytime, Cohen, Memory, Procedure, Smoothed, Staged
+    from smoothcert.certify.engine import Engine
     from smoothcert.certify.simultaneous import simultaneous
     from smoothcert.classifiers import Consensus, Denoised, Ensemble, denoised_ensemble
     from smoothcert.compositions import load_model, load_smoothed
@@ -67,6 +68,7 @@ __version__ = "0.1.0"
 _PACKAGES = {
     "attack": "AttackResult AttackSettings attack_dataset attack_input",
     "certify": "Aces Anytime Cohen Memory Procedure Smoothed Staged",
+    "certify.engine": "Engine",
     "certify.simultaneous": "simultaneous",
     "classifiers": "Consensus Denoised Ensemble denoised_ensemble",
     "compositions": "load_model load_smoothed",
@@ -105,6 +107,7 @@ __all__ = [
     "DataError",
     "Denoised",
     "Discrete",
+    "Engine",
     "Ensemble",
     "Gaussian",
     "GridSigma",

@@ -97,8 +97,8 @@ def test_neither_batches_nor_workers_change_votes(workers, batch_size):
         return (yield Draw(ESTIMATION, n))
 
     def run(workers, batch_size):
-        pool = Pool([Source(model.head, Gaussian(0.4), 4, (TopClass(),), batch_size, cascade)], 1, workers)
-        jobs = [Job(i, x, steps(100 + 50 * i)) for i, x in enumerate(INPUTS)]
+        sources, pool = [Source(model.head, Gaussian(0.4), 4, (TopClass(),), batch_size, cascade)], Pool(workers)
+        jobs = [Job(i, x, steps(100 + 50 * i), sources, 1) for i, x in enumerate(INPUTS)]
         return {job.index: (answer, job.deferred, job.drawn) for job, answer in pool.run(jobs)}, pool
 
     reference, _ = run(1, 20)

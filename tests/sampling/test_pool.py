@@ -33,8 +33,8 @@ def votes(model, x, n, *, batch_size, statistics=TOP, classes=10, seed=1, worker
     def steps():
         return (yield Draw(ESTIMATION, n))
 
-    pool = Pool([Source(model, Gaussian(0.5), classes, statistics, batch_size)], seed, workers)
-    ((_, answer),) = pool.run([Job(2, x, steps())])
+    sources = [Source(model, Gaussian(0.5), classes, statistics, batch_size)]
+    ((_, answer),) = Pool(workers).run([Job(2, x, steps(), sources, seed)])
     return answer
 
 
@@ -155,31 +155,33 @@ def test_company_in_the_batch_changes_nothing(exact_logits):
         return got
 
     plans = {index: [(7 * index) % 50 + 1, 20, 133 * (index % 3) + 1] for index in range(30)}
-    make = lambda index: Job(index, torch.roll(X, index, dims=2), steps(plans[index]))  # noqa: E731
 
-    def run(jobs, batch_size, workers):
-        pool = Pool([Source(exact_logits, Gaussian(0.5), 8, TOP, batch_size)], 1, workers)
+    def run(indices, batch_size, workers):
+        sources, pool = [Source(exact_logits, Gaussian(0.5), 8, TOP, batch_size)], Pool(workers)
+        jobs = (Job(i, torch.roll(X, i, dims=2), steps(plans[i]), sources, seed=i % 3) for i in indices)
         return {job.index: answer for job, answer in pool.run(jobs)}, pool
 
-    alone = {index: run([make(index)], 64, 1)[0][index] for index in plans}
+    alone = {index: run([index], 64, 1)[0][index] for index in plans}
     for batch_size, workers in ((7, 1), (64, 1), (64, 3), (1000, 2)):
-        together, pool = run((make(index) for index in plans), batch_size, workers)
+        together, pool = run(plans, batch_size, workers)
         assert together == alone
         assert pool.rows == sum(map(sum, plans.values()))
-    _, pool = run((make(index) for index in plans), 64, 1)
+    _, pool = run(plans, 64, 1)
     assert pool.rows > 0.9 * pool.capacity
 
 
 def test_an_error_in_finding_the_next_input_comes_after_the_answers_before_it(exact_logits):
+    sources = [Source(exact_logits, Gaussian(0.5), 8, TOP, 64)]
+
     def jobs():
         for index in range(3):
-            yield Job(index, X, iter_steps())
+            yield Job(index, X, iter_steps(), sources, 1)
         raise ValueError("no such file")
 
     def iter_steps():
         return (yield Draw(ESTIMATION, 10))
 
-    answers = Pool([Source(exact_logits, Gaussian(0.5), 8, TOP, 64)], 1).run(jobs())
+    answers = Pool().run(jobs())
     assert [next(answers)[0].index for _ in range(3)] == [0, 1, 2]
     with pytest.raises(ValueError, match="no such file"):
         next(answers)
@@ -189,8 +191,8 @@ def test_inputs_of_several_sizes(exact_logits):
     def steps():
         return (yield Draw(ESTIMATION, 30))
 
-    jobs = [Job(i, X[:, : 4 + i % 2], steps()) for i in range(6)]
-    answers = dict(Pool([Source(exact_logits, Gaussian(0.5), 8, TOP, 64)], 1).run(jobs))
+    sources = [Source(exact_logits, Gaussian(0.5), 8, TOP, 64)]
+    answers = dict(Pool().run([Job(i, X[:, : 4 + i % 2], steps(), sources, 1) for i in range(6)]))
     assert len(answers) == 6
 
 
@@ -243,8 +245,8 @@ def test_a_single_job_draws_ahead_in_growing_batches(exact_logits, workers):
     expected = votes(exact_logits, X, 2000, batch_size=320, classes=8)[0].counts
     for until in (20, 60, 2000):
         model = Watched(exact_logits)
-        pool = Pool([Source(model, Gaussian(0.5), 8, TOP, 320)], 1, workers)
-        ((_, (n, found)),) = pool.run([Job(2, X, looking(until))])
+        sources = [Source(model, Gaussian(0.5), 8, TOP, 320)]
+        ((_, (n, found)),) = Pool(workers).run([Job(2, X, looking(until), sources, 1)])
         assert n == until
         assert found == list(votes(exact_logits, X, until, batch_size=320, classes=8)[0].counts)
         assert model.sizes[0] == BLOCK
@@ -256,7 +258,8 @@ def test_a_single_job_draws_ahead_in_growing_batches(exact_logits, workers):
 
 def test_a_padded_runtime_gets_full_batches(exact_logits):
     model = Watched(exact_logits)
-    list(Pool([Source(model, Gaussian(0.5), 8, TOP, 320, least=320)], 1).run([Job(2, X, looking(20))]))
+    sources = [Source(model, Gaussian(0.5), 8, TOP, 320, least=320)]
+    list(Pool().run([Job(2, X, looking(20), sources, 1)]))
     assert model.sizes == [320]
 
 
@@ -265,8 +268,8 @@ def test_a_deadline_is_met_and_every_vote_counts(exact_logits, monkeypatch, seco
     """At a millisecond per copy, the answer comes at most one block after the deadline, with all copies drawn."""
     clock = Clock(monkeypatch)
     model, begin = Watched(exact_logits, clock), clock.now
-    jobs = [Job(2, X, looking(5_000, begin + seconds))]
-    ((job, (n, found)),) = Pool([Source(model, Gaussian(0.5), 8, TOP, 320)], 1).run(jobs)
+    sources = [Source(model, Gaussian(0.5), 8, TOP, 320)]
+    ((job, (n, found)),) = Pool().run([Job(2, X, looking(5_000, begin + seconds), sources, 1)])
     assert seconds - 1e-9 <= clock.now - begin <= seconds + 0.001 * BLOCK + 1e-9
     assert n == job.drawn == sum(model.sizes)
     assert found == list(votes(exact_logits, X, n, batch_size=320, classes=8)[0].counts)
@@ -276,9 +279,11 @@ def test_a_deadline_in_company(exact_logits, monkeypatch):
     """Each of several inputs is answered in time, and one without a deadline gets all its votes."""
     clock = Clock(monkeypatch)
     model, begin = Watched(exact_logits, clock), clock.now
-    jobs = [Job(i, X, looking(1_000, begin + 0.1)) for i in range(4)] + [Job(9, X, looking(1_000))]
+    sources = [Source(model, Gaussian(0.5), 8, TOP, 320)]
+    jobs = [Job(i, X, looking(1_000, begin + 0.1), sources, 1) for i in range(4)]
+    jobs.append(Job(9, X, looking(1_000), sources, 1))
     ended = {}
-    for job, (n, _) in Pool([Source(model, Gaussian(0.5), 8, TOP, 320)], 1).run(jobs):
+    for job, (n, _) in Pool().run(jobs):
         ended[job.index] = n, clock.now - begin
     assert ended.pop(9)[0] == 1_000
     assert all(n >= BLOCK and seconds <= 0.1 + 0.001 * BLOCK + 1e-9 for n, seconds in ended.values())

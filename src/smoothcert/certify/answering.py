@@ -16,10 +16,11 @@ from smoothcert.certify.base import Procedure, Task
 from smoothcert.certify.batches import input_indices, split_batch
 from smoothcert.certify.inputs import CheckedInput
 from smoothcert.certify.per_input import chosen_noise, remembered
+from smoothcert.certify.runner import Ready
 from smoothcert.classifiers.identity import identity_digest
 from smoothcert.classifiers.sealed import Sealed
 from smoothcert.noise import Gaussian
-from smoothcert.sampling import Answer, Job, Pool, Steps
+from smoothcert.sampling import Answer, Job, Pool, Source, Steps
 from smoothcert.sampling.copies import input_digest
 from smoothcert.sampling.seeds import fresh_seed
 from smoothcert.types import Certificate, Guarantee, Prediction, UsageError, invalid_text
@@ -87,12 +88,13 @@ def answers(
     sealed, procedure = sealed or smoothed.sealed(), smoothed.sealed_procedure(procedure)
     steps = getattr(procedure, steps.__name__)  # of the procedure whose models are sealed
     order: deque[tuple[Job[Answer], Tensor]] = deque()
+    sources: list[Source] = []  # of all jobs; prepared for the first
 
     def jobs() -> Iterator[Job[Answer]]:
         for place, (index, x) in enumerate(inputs):
             try:
-                job = _job(smoothed, sealed, index, x, steps, seed, time.monotonic() if began is None else began)
-                job.place = place
+                job = make_job(smoothed, sealed, index, x, steps, seed, time.monotonic() if began is None else began)
+                job.place, job.sources = place, sources
             except UsageError as error:
                 if not named:
                     raise
@@ -106,27 +108,15 @@ def answers(
     if first is None:
         return
     first.begin()
-    asked = smoothed.ready_for(sealed, first.x, procedure, (count or 1) * procedure.expected_samples)
-    pool = Pool(
-        [each.source for each in asked],
-        seed,
-        workers=min(each.runtime.workers for each in asked),
-        threads=asked[0].runtime.threads,
+    sampled = Sampled(
+        smoothed.ready_for(sealed, first.x, procedure, (count or 1) * procedure.expected_samples), procedure.cores
     )
-    runtime = "+".join(dict.fromkeys(each.runtime.name for each in asked))
-    models = [*(each.sealed for each in asked), *procedure.cores]
-    identity = dict.fromkeys(each.digest for each in models)
-    model = identity_digest(identity) if len(identity) > 1 else sealed.digest
+    sources += sampled.sources
+    pool = Pool(sampled.workers, sampled.threads)
 
     def decided() -> Iterator[tuple[Job[Answer], Answer]]:
         for job, answer in pool.run(chain([first], waiting)):
-            for each in models:
-                each.recheck()
-            if isinstance(answer, Certificate):
-                guarantee = answer.guarantee if smoothed.sigma is None else Guarantee.POINTWISE
-                digest = input_digest(job.x)
-                stamped = replace(answer, guarantee=guarantee, runtime=runtime, model=model, input=digest)
-                answer = cast(Answer, stamped)
+            answer = sampled.stamped(smoothed, job, answer)
             if not named and isinstance(answer, Certificate | Prediction) and answer.invalid:
                 warnings.warn(invalid_text(answer.invalid, answer.samples), stacklevel=2)
             yield job, answer
@@ -134,7 +124,35 @@ def answers(
     yield from decided() if smoothed.memory is None else remembered(smoothed.memory, decided(), order)
 
 
-def _job(
+class Sampled:
+    """The classifiers that a procedure samples and calls, as every certificate of it names them."""
+
+    def __init__(self, asked: Sequence[Ready], cores: Sequence[Sealed]) -> None:
+        self._models = [*(each.sealed for each in asked), *cores]
+        self._runtime = "+".join(dict.fromkeys(each.runtime.name for each in asked))
+        digests = dict.fromkeys(each.digest for each in self._models)
+        self._model = identity_digest(digests) if len(digests) > 1 else self._models[0].digest
+        self.sources = [each.source for each in asked]
+        self.workers = min(each.runtime.workers for each in asked)
+        self.threads = asked[0].runtime.threads
+
+    def stamped(self, smoothed: Smoothed, job: Job[Answer], answer: Answer) -> Answer:
+        """Check that the models are still those that were sealed, and add them to a certificate.
+
+        Raises:
+            SmoothcertError: If a model has changed.
+        """
+        for each in self._models:
+            each.recheck()
+        if not isinstance(answer, Certificate):
+            return answer
+        guarantee = answer.guarantee if smoothed.sigma is None else Guarantee.POINTWISE
+        digest = input_digest(job.x)
+        stamped = replace(answer, guarantee=guarantee, runtime=self._runtime, model=self._model, input=digest)
+        return cast(Answer, stamped)
+
+
+def make_job(
     smoothed: Smoothed,
     sealed: Sealed,
     index: int,
@@ -143,16 +161,17 @@ def _job(
     seed: int,
     began: float,
 ) -> Job[Answer]:
+    """Check an input, and return a job without sources for it; ``began`` is when its answer was requested."""
     for name, value in (("seed", seed), ("index", index)):
         if not 0 <= value < 2**63:
             raise UsageError(f"{name} must be between 0 and 2**63 - 1, got {value}.")
     tensor = smoothed.checked(sealed, x)
-    usual = Job(index, tensor, steps(smoothed.task(index, tensor, smoothed.noise, seed, began)))
+    usual = Job(index, tensor, steps(smoothed.task(index, tensor, smoothed.noise, seed, began)), (), seed)
     if smoothed.sigma is None:
         return usual
     begin = time.perf_counter()
     noise = chosen_noise(smoothed.sigma, sealed, cast(Gaussian, smoothed.noise), tensor, seed, index)
-    job = Job(index, tensor, steps(smoothed.task(index, tensor, noise, seed, began)), noise)
+    job = Job(index, tensor, steps(smoothed.task(index, tensor, noise, seed, began)), (), seed, noise)
     try:
         job.begin()
     except UsageError:  # such as a target radius that this σ cannot reach

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -112,7 +112,7 @@ class Anytime(BoundedProcedure):
         tests = sequential.nested_boundaries(thresholds, self.alpha, self.beta, self.n_max) if 0 < highest < 1 else ()
         if thresholds and (not tests or tests[-1].certify[-1] > self.n_max):
             raise self._unreachable(task, norm, highest, f"a budget of {self.n_max:,}")
-        deadline = self._deadline(task)
+        deadline = self._deadline(task) if self.last_look < 1 else None  # else nothing is proved before the last vote
         selection = Votes(n=0, counts=())
         if self.bound == RUNNER_UP:
             selection = yield from self._select(highest, deadline)
@@ -153,15 +153,18 @@ class Anytime(BoundedProcedure):
     def predict(self, task: Task) -> Steps[Prediction]:
         return task.top_class(self.n_max, self.alpha, self._deadline(task))
 
-    def _deadline(self, task: Task) -> float | None:
-        return None if self.deadline is None else task.began + self.deadline
+    def within(self, deadline: float) -> Anytime:
+        return replace(self, deadline=deadline)
+
+    def _deadline(self, task: Task) -> float:
+        return math.inf if self.deadline is None else task.began + self.deadline
 
     def _select(self, threshold: float, deadline: float | None) -> Steps[Votes]:
         """Draw the votes that choose the bound: few with a deadline, or if the plain bound will soon certify."""
         (votes,) = yield Draw(SELECTION, FEW, deadline=deadline)
         share = max(votes.counts) / votes.n
         soon = 0 < threshold < share and sequential.wald_bound(share, threshold, self.alpha) <= MANY
-        if soon or deadline is not None:
+        if soon or self.deadline is not None or votes.n < FEW:
             return votes
-        (more,) = yield Draw(SELECTION, MANY - FEW, start=FEW)
+        (more,) = yield Draw(SELECTION, MANY - FEW, start=FEW, deadline=deadline)
         return Votes(n=votes.n + more.n, counts=tuple(map(sum, zip(votes.counts, more.counts, strict=True))))

@@ -115,8 +115,11 @@ class Task:
             offset=self.offset(norm),
         )
 
-    def top_class(self, n: int, alpha: float, deadline: float | None = None) -> Steps[Prediction]:
-        """Predict the top class from at most ``n`` votes, or abstain; stop as soon as :mod:`stats.pairs` decides."""
+    def top_class(self, n: int, alpha: float, deadline: float = math.inf) -> Steps[Prediction]:
+        """Predict the top class from at most ``n`` votes, or abstain; stop as soon as :mod:`stats.pairs` decides.
+
+        The test holds at any time, so it may also be stopped, by a deadline or the caller.
+        """
         test = TopClassTest(self.num_classes, n)
         drawn = 0
         for until in looks(n):
@@ -224,6 +227,16 @@ class Procedure(ABC):
     def predict(self, task: Task) -> Steps[Prediction]:
         """Predict the smoothed classifier's class, without a radius, from at most 1,000 votes."""
         return task.top_class(1_000, self.alpha)
+
+    def within(self, deadline: float) -> Procedure:
+        """Return the procedure with a deadline in seconds, if what it proves holds at any time.
+
+        Raises:
+            UsageError: If the procedure must draw all its samples.
+        """
+        raise UsageError(
+            f"{self.name} cannot answer by a deadline, because it proves nothing before its last sample; use anytime."
+        )
 
     def config(self) -> dict[str, Any]:
         """Return the procedure as plain values, for run files."""

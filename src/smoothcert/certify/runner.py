@@ -182,16 +182,27 @@ class Runner:
 
 
 class Companions:
-    """Models that procedures use next to a smoothed classifier, sealed and prepared once."""
+    """Models that procedures use next to a smoothed classifier, sealed and prepared once.
 
-    def __init__(self) -> None:
+    Args:
+        once: Whether a model stays as it was when it was first sealed.
+    """
+
+    def __init__(self, once: bool = False) -> None:
+        self._once = once
+        self._sealed: dict[int, tuple[Classifier, Sealed]] = {}
         self._sealings: dict[int, tuple[Classifier, Sealing]] = {}
         self._runners: dict[int, Runner] = {}
 
     def seal(self, model: Classifier) -> Sealed:
         """Return a model as it is now, sealed."""
+        if id(model) in self._sealed:
+            return self._sealed[id(model)][1]
         _, sealing = self._sealings.setdefault(id(model), (model, Sealing()))
-        return sealing.of(model)
+        sealed = sealing.of(model)
+        if self._once:
+            self._sealed.setdefault(id(model), (model, sealed))
+        return sealed
 
     def runner(self, model: Classifier | Runner, like: Runner) -> Runner:
         """Return the runner of a model under the noise of another runner; a runner keeps its noise."""

@@ -20,7 +20,7 @@ from smoothcert.certify.router import Routed
 from smoothcert.certify.runner import Companions, Ready, Runner
 from smoothcert.classifiers.sealed import Sealed
 from smoothcert.noise import Gaussian, Noise
-from smoothcert.sampling import Answer, Classifier, Job, Steps
+from smoothcert.sampling import Answer, Classifier, Job, Statistic, Steps
 from smoothcert.sampling.runtimes import Runtime
 from smoothcert.sampling.seeds import fresh_seed
 from smoothcert.sampling.sigma import SigmaSolver
@@ -257,6 +257,18 @@ class Smoothed(Runner):
         other._experts = tuple(each.for_workers() if isinstance(each, Smoothed) else each for each in self.experts)
         return other
 
+    def frozen(self) -> Smoothed:
+        """Return a copy that later changes of this one, of its model and of its experts' do not reach.
+
+        A model that cannot be copied is shared; it must not change.
+        """
+        other = copy.copy(self)
+        other.model, other._companions = self.sealed(), Companions(once=True)
+        other._experts = tuple(
+            each.frozen() if isinstance(each, Smoothed) else other._companions.seal(each) for each in self.experts
+        )
+        return other
+
     def task(self, index: int, x: Tensor, noise: Noise, seed: int, began: float | None = None) -> Task:
         """Return what a procedure knows of an input; ``began`` is the time of its request, now by default."""
         assert self.num_classes is not None
@@ -264,11 +276,14 @@ class Smoothed(Runner):
 
     def ready_for(self, sealed: Sealed, x: Tensor, procedure: Procedure, samples: int) -> list[Ready]:
         """Prepare this classifier and the others that the procedure samples."""
-        others = [(self._companions.runner(model, self), counted) for model, counted in procedure.others]
         return [
             self.ready(sealed, x, procedure.statistics, samples),
-            *(other.ready(other.sealed(), x, counted, samples) for other, counted in others),
+            *(other.ready(other.sealed(), x, counted, samples) for other, counted in self.others(procedure)),
         ]
+
+    def others(self, procedure: Procedure) -> list[tuple[Runner, tuple[Statistic, ...]]]:
+        """Return the other classifiers that a procedure samples, and the statistics of each."""
+        return [(self._companions.runner(model, self), counted) for model, counted in procedure.others]
 
     def sealed_procedure(self, procedure: Procedure) -> Procedure:
         """Seal the models of a procedure that suits the memory."""

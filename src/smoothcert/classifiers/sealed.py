@@ -139,7 +139,9 @@ class Sealed:
         Raises:
             UsageError: If logits depend on anything but the row, or are not logits, or a forward pass changes weights
                 or objects outside of the model.
+            SmoothcertError: If the model has changed since it was verified for other inputs.
         """
+        self.recheck()  # with the copies of before; those given now would be compared with the changed model
         with torch.inference_mode(), _exclusive(copies.device):
             random, kept = torch.get_rng_state(), shared_copy(self.model) if self._copied else None
             before = model_identity(self.model)

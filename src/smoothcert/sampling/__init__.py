@@ -2,7 +2,8 @@
 
 from smoothcert.classifiers.copying import Forward as Classifier
 from smoothcert.sampling.batches import Cascade, Source
-from smoothcert.sampling.pool import Answer, Draw, Job, Pool, Steps
+from smoothcert.sampling.jobs import Answer, Draw, Failure, Job, Queue, Steps
+from smoothcert.sampling.pool import Pool
 from smoothcert.sampling.seeds import BLOCK, ESTIMATION, PREDICTION, RECERTIFICATION, SELECTION
 from smoothcert.sampling.statistics import Entropy, FirstShare, Statistic, TopClass
 
@@ -17,9 +18,11 @@ __all__ = [
     "Classifier",
     "Draw",
     "Entropy",
+    "Failure",
     "FirstShare",
     "Job",
     "Pool",
+    "Queue",
     "Source",
     "Statistic",
     "Steps",

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -206,14 +207,14 @@ class Runner:
 
     def __init__(self, threads: int | None) -> None:
         self._threads = threads
-        self._memories: dict[Source, tuple[Tensor, NoisyCopies]] = {}
+        self._memories: WeakKeyDictionary[Source, tuple[Tensor, NoisyCopies]] = WeakKeyDictionary()
 
     def compute(self, chunk: Chunk) -> Chunk:
         """Draw and classify the copies of a chunk."""
         begin = time.perf_counter()
         source = chunk.source
         memory, copies = self._memory(source, chunk.segments[0].copies.x)
-        chunk.codes = [np.empty(chunk.rows, np.int64) for _ in source.statistics]
+        chunk.codes = [np.full(chunk.rows, -1, np.int64) for _ in source.statistics]
         with torch.inference_mode(), intra_op_threads(self._threads or torch.get_num_threads()):
             for low in range(0, chunk.rows, len(memory)):
                 batch = memory[: chunk.rows - low]

@@ -6,91 +6,27 @@ import math
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
-from smoothcert.noise import Noise
-from smoothcert.sampling.batches import Backlog, Chunk, Decided, Kind, Runner, Source
+from smoothcert.sampling.batches import Backlog, Chunk, Decided, Kind, Runner, Source, Undecided
 from smoothcert.sampling.copies import Copies
+from smoothcert.sampling.jobs import Answer, Draw, Failure, Feed, Job, Listed, Queue
 from smoothcert.sampling.seeds import BLOCK
 from smoothcert.types import Votes
 
 _CHUNK = 4  # batches that a worker computes in a row if as many are requested, because switching threads takes time
+_SLICE = 0.05  # seconds that a live batch may take, so that a more urgent job need not wait for a longer one
+_LATE = 0.005  # seconds by which a live batch may end after a deadline, because smaller ones compute much slower
 _PATIENCE = 16  # chunks that may wait until enough undecided copies have come together for a full batch
-
-
-@dataclass(frozen=True)
-class Draw:
-    """A request for votes: copies ``start`` … ``start + n − 1`` of a stage.
-
-    Attributes:
-        most: How many copies of the stage may be requested in total if the next request continues this one; idle rows
-            of a batch are then used to draw ahead.
-        source: The number of the pool's source.
-        deadline: The time of ``time.monotonic()`` after which the request is answered with the votes drawn so far: at
-            least one of the stage, and fewer than ``n`` only if no more are drawn.
-    """
-
-    stage: int
-    n: int
-    start: int = 0
-    most: int = 0
-    source: int = 0
-    deadline: float | None = None
-
-    @property
-    def stop(self) -> int:
-        return self.start + self.n
-
-
-Answer = TypeVar("Answer")
-Steps = Generator[Draw, tuple[Votes, ...], Answer]
-"""A procedure that is running on one input: it yields draws, is sent their votes, and returns its answer."""
-
-
-@dataclass(eq=False)
-class Job(Generic[Answer]):
-    """An input and the procedure that runs on it.
-
-    Attributes:
-        index: The input's index, which enters the noise seed.
-        x: The input, on the device and in the dtype to compute with.
-        steps: The procedure.
-        noise: The noise; that of the source by default.
-        seconds: The time spent on the input so far: its share of every batch it was in.
-        drawn: Its noisy copies so far, including those drawn ahead.
-        deferred: Those that the first members of a consensus left undecided; None without a consensus.
-        place: Its place among the inputs, from 0.
-    """
-
-    index: int
-    x: Tensor
-    steps: Steps[Answer]
-    noise: Noise | None = None
-    seconds: float = 0.0
-    drawn: int = 0
-    deferred: int | None = None
-    place: int = 0
-    _first: Draw | None = None
-
-    @property
-    def consensus(self) -> float | None:
-        """KCR: the share of its copies that the first members of a consensus decided (Horváth et al., 2022, §7)."""
-        return None if self.deferred is None or not self.drawn else 1 - self.deferred / self.drawn
-
-    def begin(self) -> Draw:
-        """Return the first request; a procedure checks its settings before it makes one."""
-        if self._first is None:
-            self._first = next(self.steps)
-        return self._first
 
 
 @dataclass
@@ -100,22 +36,20 @@ class Pool:
     The noise of a copy depends only on (seed, input, stage, number), so the votes of a job do not depend on the others.
 
     Args:
-        sources: The classifiers that procedures may sample, already in evaluation mode; jobs start with the first.
-        seed: The seed of the run.
         workers: Batches computed at the same time, each in its own thread.
         threads: PyTorch's threads within each batch; the current number by default.
 
     Attributes:
         rows: Noisy copies in all batches so far.
         capacity: How many they could have held.
+        running: How many jobs run.
     """
 
-    sources: Sequence[Source]
-    seed: int
     workers: int = 1
     threads: int | None = None
     rows: int = field(default=0, init=False)
     capacity: int = field(default=0, init=False)
+    running: int = field(default=0, init=False)
 
     def run(self, jobs: Iterable[Job[Answer]]) -> Iterator[tuple[Job[Answer], Answer]]:
         """Answer all jobs, which are taken from the iterable as there is room.
@@ -126,7 +60,20 @@ class Pool:
         Raises:
             Exception: An error of the iterable, once the jobs taken before are answered.
         """
-        return _Run(self, iter(jobs)).answers()
+        listed = Listed(iter(jobs))
+        for job, answer in _Run(self, listed).answers():
+            assert not isinstance(answer, Failure)
+            yield job, answer
+        if listed.error is not None:
+            raise listed.error
+
+    def serve(self, queue: Queue[Answer]) -> Iterator[tuple[Job[Answer], Answer | Failure]]:
+        """Answer the jobs that other threads add to a queue, until it is closed and empty.
+
+        Yields:
+            Each job that was not dropped, with its answer or the error that ended it.
+        """
+        return _Run(self, queue).answers()
 
 
 @dataclass(eq=False)
@@ -148,6 +95,15 @@ class _Stream:
     received: int
     codes: list[list[NDArray[np.int64]]]
     late: bool = False
+    reported: Votes | None = None
+
+    @property
+    def due(self) -> float:
+        return self.job.due(self.request)
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        return self.job.rank(self.request)
 
     @property
     def open(self) -> int:
@@ -168,65 +124,117 @@ class _Stream:
         ahead = self.issued + max(self.received // tasks, self.kind[0].least)
         return 0 if self.late else min(self.request.most, -(-ahead // BLOCK) * BLOCK)
 
+    def report(self, codes: NDArray[np.int64]) -> None:
+        """Tell the votes of the stage so far, with these new ones."""
+        source, before = self.kind[0], self.reported
+        total = _count(codes, source.statistics[0].bins(source.num_classes))
+        assert self.job.progress is not None
+        if before is not None:
+            total = Votes(before.n + total.n, tuple(map(sum, zip(before.counts, total.counts, strict=True))))
+        self.reported = Votes(total.n, total.counts)
+        self.job.progress(self.reported)
+
+
+@dataclass(frozen=True, eq=False)
+class _Task:
+    """A chunk to compute, or undecided rows to decide."""
+
+    work: Chunk | Sequence[Undecided]
+
+    def run(self, runner: Runner) -> Chunk | Decided:
+        return runner.compute(self.work) if isinstance(self.work, Chunk) else runner.decide(self.work)
+
+    def give_up(self) -> list[_Stream]:
+        """Return the streams with copies in it, and wait for its undecided rows no longer."""
+        if isinstance(self.work, Chunk):
+            return [segment.owner for segment in self.work.segments]
+        streams = []
+        for piece in self.work:
+            piece.chunk.missing -= len(piece.rows)
+            for segment in piece.chunk.segments:
+                first, end = np.searchsorted(piece.rows, [segment.low, segment.low + segment.copies.n])
+                if first < end:
+                    streams.append(segment.owner)
+        return streams
+
 
 class _Run(Generic[Answer]):
-    """The state of one :meth:`Pool.run`."""
+    """The state of one :meth:`Pool.run` or :meth:`Pool.serve`."""
 
-    def __init__(self, pool: Pool, jobs: Iterator[Job[Answer]]) -> None:
-        self._pool, self._jobs = pool, jobs
-        self._ended = False
-        self._error: Exception | None = None
+    def __init__(self, pool: Pool, feed: Feed[Answer]) -> None:
+        self._pool, self._feed = pool, feed
+        self._entry: Source | None = None  # with which the last job started
         self._streams: dict[_Stream, None] = {}  # in order of admission
         self._backlog = Backlog()
-        self._answered: list[tuple[Job[Answer], Answer]] = []
+        self._waiting: deque[Chunk] = deque()  # computed and not delivered yet
+        self._answered: list[tuple[Job[Answer], Answer | Failure]] = []
         self._tasks = pool.workers + 1 if pool.workers > 1 else 1  # one waits, so that no worker does
-        self._pace: dict[Source, float] = {}  # seconds per copy in the last batch
+        self._pace: WeakKeyDictionary[Source, float] = WeakKeyDictionary()  # seconds per copy in the last batch
 
-    def answers(self) -> Iterator[tuple[Job[Answer], Answer]]:
-        workers, most = self._pool.workers, self._tasks
+    def answers(self) -> Iterator[tuple[Job[Answer], Answer | Failure]]:
+        workers, most, waiting = self._pool.workers, self._tasks, self._waiting
         runners = deque(Runner(self._pool.threads) for _ in range(most))
-        running: deque[Callable[[], Chunk | Decided]] = deque()
-        waiting: deque[Chunk] = deque()  # computed and not delivered yet
+        running: deque[tuple[_Task, Callable[[], Chunk | Decided]]] = deque()
         with ThreadPoolExecutor(workers) as threads:
             while True:
-                while len(running) < most and (task := self._next_task(len(waiting) >= _PATIENCE)):
+                while len(running) < most and (task := self._next_task()):
+                    compute = task.run
                     running.append(
-                        threads.submit(task, runners[0]).result if workers > 1 else partial(task, runners[0])
+                        (task, threads.submit(compute, runners[0]).result)
+                        if workers > 1
+                        else (task, partial(compute, runners[0]))
                     )
                     runners.rotate(-1)
+                self._pool.running = len(self._streams)
                 yield from self._answered
                 self._answered.clear()
                 if not running:
-                    break
-                done = running.popleft()()
-                if isinstance(done, Decided):
-                    done.deliver()
+                    if self._feed.ended:
+                        break
+                    self._feed.wait()
+                    continue
+                task, result = running.popleft()
+                try:
+                    done = result()
+                except Exception as error:
+                    self._lose(task, error)
                 else:
-                    waiting.append(done)
-                    self._backlog.add(done)
+                    if isinstance(done, Decided):
+                        done.deliver()
+                    else:
+                        waiting.append(done)
+                        self._backlog.add(done)
                 while waiting and not waiting[0].missing:
                     self._deliver(waiting.popleft())
-        if self._error is not None:
-            raise self._error
 
-    def _next_task(self, impatient: bool) -> Callable[[Runner], Chunk | Decided] | None:
-        """Return the next task: undecided copies if they fill a batch or nothing else is requested, else a chunk."""
+    def _next_task(self) -> _Task | None:
+        """Return the next task: undecided copies if they fill a batch or nothing else is requested, else a chunk.
+
+        Undecided copies are also next if they have waited for long, or the deadline of a request that needs them is
+        near.
+        """
         backlog = self._backlog
-        if not backlog.full and not (impatient and backlog.rows):
+        if not backlog.full and not (backlog.rows and self._impatient()):
             chunk = self._next_chunk(ahead=not backlog.rows)
             if chunk is not None:
-                return partial(Runner.compute, chunk=chunk)
-        return partial(Runner.decide, pieces=backlog.take()) if backlog.rows else None
+                return _Task(chunk)
+        return _Task(backlog.take()) if backlog.rows else None
+
+    def _impatient(self) -> bool:
+        soon = time.monotonic() + _SLICE
+        return len(self._waiting) >= _PATIENCE or any(
+            stream.due <= soon and stream.received < stream.issued for stream in self._streams
+        )
 
     def _next_chunk(self, ahead: bool) -> Chunk | None:
-        """Fill batches from open requests, oldest first, then the last one from new jobs, then with copies ahead.
+        """Fill batches from open requests, most urgent first, then the last one from new jobs, then with copies ahead.
 
         A chunk of nothing but copies ahead is made only if ``ahead``.
         """
         self._close_late()
         kind = self._next_kind()
-        while kind is None and (job := self._take_job()) is not None:
-            stream = self._advance(job)
+        while kind is None and (job := self._feed.take()) is not None:
+            stream = self._admit(job)
             kind = None if stream is None else stream.kind
         if kind is None:
             more = (each for each in self._streams if each.open or each.issued < each.reach(self._tasks))
@@ -235,26 +243,23 @@ class _Run(Generic[Answer]):
             return None
         source, workers = kind[0], self._pool.workers
         size = source.batch_size
-        same_kind = [stream for stream in self._streams if stream.kind == kind]
-        limit = self._rows_in_time(same_kind)
+        same_kind = self._ordered(stream for stream in self._streams if stream.kind == kind)
+        limit = self._rows_in_time(source, same_kind)
         share = sum(stream.open for stream in same_kind) // (workers * size) if workers > 1 else 1  # batches per worker
         chunk = Chunk(source, min(size * min(max(share, 1), _CHUNK), limit))
         reach = {stream: stream.reach(self._tasks) for stream in same_kind}
         for stream in same_kind:
+            while chunk.room and self._overtakes(stream) and (job := self._feed.take()) is not None:
+                self._enter(chunk, kind, job, reach)
             self._fill(chunk, stream, stream.request.stop)
         chunk.capacity = min(-(-max(chunk.rows, 1) // size) * size, limit)
-        fits = source is self._pool.sources[0]
-        while chunk.room and fits and (job := self._take_job()) is not None:
-            stream = self._advance(job)
-            if stream is not None:
-                fits = stream.kind == kind
-                if fits:
-                    reach[stream] = stream.reach(self._tasks)
-                    self._fill(chunk, stream, stream.request.stop)
+        fits = source is self._entry
+        while chunk.room and fits and (job := self._feed.take()) is not None:
+            fits = self._enter(chunk, kind, job, reach)
         if not chunk.rows and not ahead:
             return None
         extendable = [stream for stream in reach if stream.issued < reach[stream]]
-        while chunk.room and extendable and self._ended:
+        while chunk.room and extendable and self._feed.drained:
             each = max(chunk.room // len(extendable) // BLOCK, 1) * BLOCK
             for stream in extendable:
                 self._fill(chunk, stream, min(stream.issued + each, reach[stream]))
@@ -266,47 +271,59 @@ class _Run(Generic[Answer]):
         return chunk
 
     def _close_late(self) -> None:
-        """Answer requests whose deadline has passed, or stop drawing for them until what is computed has arrived."""
+        """Answer requests whose deadline has passed, or stop drawing for them until what is computed has arrived.
+
+        Jobs that were dropped leave.
+        """
         now = time.monotonic()
         for stream in list(self._streams):
-            deadline = stream.request.deadline
-            stream.late = deadline is not None and now >= deadline and stream.issued > 0
+            if stream.job.dropped:
+                self._leave(stream)
+                continue
+            stream.late = now >= stream.due and stream.issued > 0
             if stream.late and stream.ready:
                 self._advance(stream.job, stream)
 
-    def _rows_in_time(self, streams: Sequence[_Stream]) -> int:
-        """Return how many rows a batch may have so that it ends before the deadlines of its streams; at least some."""
-        deadline = min((stream.request.deadline or math.inf for stream in streams), default=math.inf)
-        if deadline == math.inf or not streams:
+    def _rows_in_time(self, source: Source, streams: Sequence[_Stream]) -> int:
+        """Return how many rows a batch may have so that it ends before the deadlines of its streams; at least some.
+
+        A live batch is short in addition, so that a job that is more urgent need not wait long.
+        """
+        due = min((stream.due for stream in streams), default=math.inf)
+        seconds = math.inf
+        if due < math.inf:
+            seconds = max(due - time.monotonic(), 0.0) / min(self._tasks, 2)  # another batch may run before it
+        if self._feed.live:
+            seconds = min(max(seconds, _LATE), _SLICE)
+        if seconds == math.inf:
             return sys.maxsize
-        source = streams[0].kind[0]
         pace = self._pace.get(source, math.inf)  # the first batch measures it
-        rows = max(deadline - time.monotonic(), 0.0) / pace
-        return max(int(rows) // BLOCK * BLOCK, source.least)
+        return max(int(seconds / pace) // BLOCK * BLOCK, source.least)
 
     def _next_kind(self) -> Kind | None:
-        """Choose the copies to run next: the oldest of those that fill a batch.
+        """Choose the copies to run next: the most urgent ones, and of equally urgent ones the oldest that fill a batch.
 
         If none do and more jobs may come, those that jobs start with, or None if there are none; else the oldest.
         """
+        ordered = self._ordered(stream for stream in self._streams if stream.open)
+        if not ordered or self._overtakes(ordered[0]):
+            return None
+        if ordered[0].rank < ordered[-1].rank:
+            return ordered[0].kind
         rows: dict[Kind, int] = {}  # in order of age
-        for stream in self._streams:
-            if stream.open:
-                rows[stream.kind] = rows.get(stream.kind, 0) + stream.open
+        for stream in ordered:
+            rows[stream.kind] = rows.get(stream.kind, 0) + stream.open
         full = (kind for kind, count in rows.items() if count >= kind[0].batch_size)
-        first = self._pool.sources[0]
-        return next(full, None) or next((kind for kind in rows if kind[0] is first or self._ended), None)
+        return next(full, None) or next((kind for kind in rows if kind[0] is self._entry or self._feed.drained), None)
 
-    def _take_job(self) -> Job[Answer] | None:
-        """Return the next job, if any; an error ends the jobs and is raised later."""
-        if not self._ended:
-            try:
-                return next(self._jobs)
-            except StopIteration:
-                self._ended = True
-            except Exception as error:
-                self._ended, self._error = True, error
-        return None
+    def _ordered(self, streams: Iterable[_Stream]) -> list[_Stream]:
+        """Return streams, the most urgent first, equally urgent ones by age."""
+        return sorted(streams, key=lambda stream: stream.rank)
+
+    def _overtakes(self, stream: _Stream) -> bool:
+        """Return whether the next job is more urgent than a stream."""
+        rank = self._feed.rank
+        return rank is not None and rank < stream.rank
 
     def _fill(self, chunk: Chunk, stream: _Stream, until: int) -> None:
         """Add the copies of a stream up to number ``until`` to a chunk, as far as there is room."""
@@ -314,7 +331,7 @@ class _Run(Generic[Answer]):
         if count > 0:
             job, stage = stream.job, stream.request.stage
             noise = job.noise or chunk.source.noise
-            chunk.add(stream, Copies(job.x, noise, self._pool.seed, job.index, stage, stream.issued, count))
+            chunk.add(stream, Copies(job.x, noise, job.seed, job.index, stage, stream.issued, count))
             stream.issued += count
 
     def _deliver(self, chunk: Chunk) -> None:
@@ -333,16 +350,41 @@ class _Run(Generic[Answer]):
             for kept, codes in zip(stream.codes, chunk.codes, strict=True):
                 kept.append(codes[low:high])
             stream.received += count
+            if stream.job.progress is not None:
+                stream.report(chunk.codes[0][low:high])
             while stream in self._streams and stream.ready:
                 self._advance(stream.job, stream)
 
+    def _enter(self, chunk: Chunk, kind: Kind, job: Job[Answer], reach: dict[_Stream, int]) -> bool:
+        """Start a job, and add its copies to a chunk; return whether they can be in it, or there are none."""
+        stream = self._admit(job)
+        fits = stream is None or stream.kind == kind
+        if stream is not None and fits:
+            reach[stream] = stream.reach(self._tasks)
+            self._fill(chunk, stream, stream.request.stop)
+        return fits
+
+    def _admit(self, job: Job[Answer]) -> _Stream | None:
+        """Start a job; return its stream, if it needs votes."""
+        if job.dropped:
+            return None
+        try:
+            self._feed.prepare(job)
+        except Exception as error:
+            self._fail(job, error)
+            return None
+        self._entry = job.sources[0]
+        return self._advance(job)
+
     def _advance(self, job: Job[Answer], stream: _Stream | None = None) -> _Stream | None:
         """Start the procedure of a job, or send it the votes that its stream has; return its next stream, if any."""
+        request = None
         try:
             request = job.begin() if stream is None else job.steps.send(self._votes(stream))
         except StopIteration as end:
             self._answered.append((job, end.value))
-            request = None
+        except Exception as error:
+            self._fail(job, error)
         if stream is not None:
             before = stream.request
             if request and (request.source, request.stage, request.start) == (before.source, before.stage, before.stop):
@@ -351,15 +393,35 @@ class _Run(Generic[Answer]):
             del self._streams[stream]
         if request is None:
             return None
-        source = self._pool.sources[request.source]
+        source = job.sources[request.source]
         codes = [[np.empty(0, np.int64)] for _ in source.statistics]
         following = _Stream(job, request, (source, job.x.shape), request.start, request.start, codes)
         self._streams[following] = None
         return following
 
+    def _lose(self, task: _Task, error: Exception) -> None:
+        """End the live jobs with copies in a task that failed; raise the error of others."""
+        if not self._feed.live:
+            raise error
+        for stream in task.give_up():
+            if stream in self._streams:
+                self._leave(stream)
+                self._fail(stream.job, error)
+
+    def _fail(self, job: Job[Answer], error: Exception) -> None:
+        """Answer a live job with an error; raise that of another."""
+        if not self._feed.live:
+            raise error
+        self._answered.append((job, Failure(error)))
+
+    def _leave(self, stream: _Stream) -> None:
+        """End a job before its procedure does."""
+        del self._streams[stream]
+        stream.job.steps.close()
+
     def _votes(self, stream: _Stream) -> tuple[Votes, ...]:
         """Count the values of a request that can be answered, and keep those beyond it."""
-        source = self._pool.sources[stream.request.source]
+        source = stream.kind[0]
         n = min(stream.request.stop, stream.received) - stream.request.start
         votes = []
         for number, statistic in enumerate(source.statistics):
