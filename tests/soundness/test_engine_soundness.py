@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 import threading
-from dataclasses import dataclass
 from itertools import count
 
 import pytest
@@ -17,12 +16,13 @@ from scipy import stats
 from torch import nn
 
 from smoothcert import Anytime, Cohen, Engine, Gaussian, Smoothed
-from smoothcert.stats import lower_bound
-from smoothcert.types import ABSTAIN
+from smoothcert.stats import lower_bound, sequential
+from smoothcert.types import ABSTAIN, BOUNDS
 
 SIGMA, ALPHA, N_MAX = 0.5, 0.05, 400
 RUNS = [600, pytest.param(20_000, marks=pytest.mark.soundness)]
 NUMBERS = count()  # of inputs: no two requests have the same noise
+STOPPED = []  # requests that a hostile caller stopped
 
 
 class HalfSpace(nn.Module):
@@ -31,14 +31,6 @@ class HalfSpace(nn.Module):
     def forward(self, x):
         score = x.flatten(1)[:, 0] - 0.5
         return torch.stack([-score, score], dim=1)
-
-
-@dataclass(frozen=True)
-class Weakened(Anytime):
-    """Bounds p as if the number of votes had been fixed."""
-
-    def _bound(self, k, n, tests):
-        return lower_bound(k, n, self.alpha)
 
 
 class Caller:
@@ -51,7 +43,10 @@ class Caller:
     def progress(self, votes) -> None:
         self.ready.wait()
         for label, p in ((1, self.true), (0, 1 - self.true)):
-            if self.procedure._bound(votes.counts[label], votes.n, ()) >= max(p, 0.5):
+            # the bound that the answer would have, whether it is the real one or that of a weakened test
+            bound = sequential.anytime_lower_bound(votes.counts[label], votes.n, self.procedure.alpha, N_MAX)
+            if bound >= max(p, 0.5):
+                STOPPED.append(self.request)
                 self.request.stop()
 
 
@@ -103,8 +98,9 @@ def grid_distances() -> list[float]:
 
 @pytest.mark.parametrize("runs", RUNS)
 @pytest.mark.parametrize("radius", [None, 0.1, (0.05, 0.15)])
-def test_no_answer_overstates_more_often_than_alpha(runs, radius):
-    procedure = Anytime(radius, n_max=N_MAX, alpha=ALPHA)
+@pytest.mark.parametrize("bound", BOUNDS)
+def test_no_answer_overstates_more_often_than_alpha(runs, radius, bound):
+    procedure = Anytime(radius, n_max=N_MAX, alpha=ALPHA, bound=bound)
     with engine() as served:
         found = overstated(served, procedure, runs, grid_distances())
     assert plausible(found, runs), f"{found} of {runs} overstate"
@@ -127,7 +123,13 @@ def test_no_prediction_is_wrong_more_often_than_alpha(runs):
     assert plausible(found, runs), f"{found} of {runs} are wrong"
 
 
-def test_the_check_notices_a_bound_for_a_fixed_number_of_votes():
+def test_the_check_notices_a_bound_for_a_fixed_number_of_votes(monkeypatch):
+    def fixed(k, n, alpha, n_max, tests=(), *, last_look=0.0):
+        return float(lower_bound(k, n, alpha))
+
+    monkeypatch.setattr(sequential, "anytime_lower_bound", fixed)
+    STOPPED.clear()
     with engine() as served:
-        found = overstated(served, Weakened(n_max=N_MAX, alpha=ALPHA), 600, grid_distances())
+        found = overstated(served, Anytime(n_max=N_MAX, alpha=ALPHA), 600, grid_distances())
     assert not plausible(found, 600), f"only {found} of 600 overstate"
+    assert len(STOPPED) > 50  # the callers do what they are for
