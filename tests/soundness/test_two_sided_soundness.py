@@ -109,7 +109,8 @@ def tight(alpha: float) -> tuple[float, ...]:
 def test_false_claims_of_a_budget_alone(runs):
     found = false_claims(tight(ALPHA / 2), runs, last_look=1.0)
     assert all(within(false, runs, ALPHA) for false in found.values())
-    assert within(runs - found["bounds"], runs, 1 - 0.8 * ALPHA), "the check is not sharp"
+    # Each bound is wrong with probability α/2; often both are wrong together, so that one is with 0.74 α.
+    assert within(runs - found["bounds"], runs, 1 - 0.7 * ALPHA), "the check is not sharp"
 
 
 @cache
