@@ -192,6 +192,7 @@ class WorkerPool:
     def _lose(self, member: _Member, queue: _Queue | None, error: Exception) -> None:
         """Take back the inputs leased to a lost worker, and replace it."""
         self._members.remove(member)
+        self._ray.kill(member.actor, no_restart=True)  # it may be out of reach only, and still run
         self._calls = {call: other for call, other in self._calls.items() if other is not member}
         reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         if not member.ready:
