@@ -276,8 +276,7 @@ class Worker:
 
     def begin(self, like: Mapping[str, Any] | None, there: Mapping[str, str]) -> tuple[Mapping[str, Any], str]:
         """Prepare the work; return its settings, and the versions that differ from the driver's."""
-        other = {name: here for name in there if (here := version(name)) != there[name]}
-        mismatch = " and ".join(f"{name} {here}, not {there[name]}" for name, here in other.items())
+        mismatch = differing_versions(there)
         return ({} if mismatch else self._work.begin(like)), mismatch
 
     def step(self, inputs: list[Item], seconds: float) -> tuple[list[Item], SmoothcertError | None]:
@@ -311,3 +310,9 @@ class Worker:
 def versions() -> dict[str, str]:
     """Return the versions that must be the same on the driver and on all workers."""
     return {name: version(name) for name in ("smoothcert", "torch", "numpy", *packages())}
+
+
+def differing_versions(there: Mapping[str, str]) -> str:
+    """Return which versions here differ from those of the driver, as a phrase."""
+    other = {name: here for name in there if (here := version(name)) != there[name]}
+    return " and ".join(f"{name} {here}, not {there[name]}" for name, here in other.items())
