@@ -53,14 +53,19 @@ import torch
 from torch import nn
 
 class Slow(nn.Module):  # so that the run is not done before the link is cut
+    seed = 0
+
     def __init__(self):
         super().__init__()
-        torch.manual_seed(0)
+        torch.manual_seed(self.seed)
         self.layers = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
 
     def forward(self, x):
         time.sleep(0.1)
         return self.layers(x)
+
+class Other(Slow):
+    seed = 1
 
 class Bright(nn.Module):  # for a mean m the radius is 4 |m - 1/2|
     def forward(self, x):
@@ -188,24 +193,29 @@ class Bench:
     work: Path
     seconds: float  # how long the link is cut
     settings: dict[str, str] = field(default_factory=dict)
-    _whole: list[dict[str, Any]] = field(default_factory=list)
+    _whole: dict[tuple[str, ...], list[dict[str, Any]]] = field(default_factory=dict)
 
-    def certify(self, run: Path, *more: object) -> list[object]:
-        what = [sys.executable, "-m", "smoothcert", "certify", self.work / "nets.py:Slow", "--data", "digits"]
+    def certify(self, run: Path, models: Sequence[str], *more: object) -> list[object]:
+        what: list[object] = [sys.executable, "-m", "smoothcert", "certify"]
+        what += [*(f"{self.work / 'nets.py'}:{model}" for model in models), "--data", "digits"]
         what += ["--stop", INPUTS, "--n", SAMPLES, "--sigma", 0.25, "--seed", 0, "--run", run]
         return [*what, "--runtime", "eager", "--batch-size", BATCH, *more]
 
-    def whole(self) -> list[dict[str, Any]]:
+    def whole(self, models: Sequence[str]) -> list[dict[str, Any]]:
         """The rows of one process."""
-        if not self._whole:
-            run = self.work / "whole"
-            subprocess.run([str(each) for each in self.certify(run, "--threads", 1)], check=True, capture_output=True)
-            self._whole += rows(run)
-        return self._whole
+        key = tuple(models)
+        if key not in self._whole:
+            run = self.work / "-".join(["whole", *models])
+            command = [str(each) for each in self.certify(run, models, "--threads", 1)]
+            subprocess.run(command, check=True, capture_output=True)
+            self._whole[key] = rows(run)
+        return self._whole[key]
 
 
 def rows(run: Path) -> list[dict[str, Any]]:
-    return [{key: value for key, value in row.items() if key != "seconds"} for row in load_run(run).rows()]
+    return [
+        {key: value for key, value in row.items() if key not in ("seconds", "runtime")} for row in load_run(run).rows()
+    ]
 
 
 def written(run: Path) -> int:
@@ -225,8 +235,11 @@ def sentences(log: Path) -> list[str]:
     return re.findall(r"^smoothcert: (.+)$", log.read_text().replace("\r", "\n"), re.MULTILINE)
 
 
-def certify_over(bench: Bench, place: Path, driver: str, cpus: dict[str, int], client: bool = False) -> dict[str, Any]:
+def certify_over(
+    bench: Bench, place: Path, driver: str, cpus: dict[str, int], client: bool = False, spread: bool = False
+) -> dict[str, Any]:
     """Cut the link in the middle of a run; ``driver`` is the machine of the command, ``cpus`` those of the nodes."""
+    models, options = (("Slow", "Other"), ["--ray-spread"]) if spread else (("Slow",), [])
     run, log = place / "run", place / "log"
     head = ADDRESSES["head"]
     address = f"ray://{head}:{CLIENT_PORT}" if client else f"{head}:{PORT}"
@@ -238,7 +251,10 @@ def certify_over(bench: Bench, place: Path, driver: str, cpus: dict[str, int], c
             tries += 1
             with log.open("w") as err:
                 process = network.start(
-                    driver, bench.certify(run, "--ray", address), stdout=subprocess.DEVNULL, stderr=err
+                    driver,
+                    bench.certify(run, models, "--ray", address, *options),
+                    stdout=subprocess.DEVNULL,
+                    stderr=err,
                 )
             while process.poll() is None and time.monotonic() - begin < PATIENCE:
                 time.sleep(0.2)
@@ -268,7 +284,7 @@ def certify_over(bench: Bench, place: Path, driver: str, cpus: dict[str, int], c
     found |= {"lost": INPUTS - len(rows(run)), "doubled": doubled(run)}
     if process.returncode:
         found["failed"] = f"the command failed {tries} times"
-    elif rows(run) != bench.whole():
+    elif rows(run) != bench.whole(models):
         found["failed"] = "the rows differ from those of one process"
     return found
 
@@ -365,6 +381,9 @@ CASES: dict[str, Case] = {
     "all workers": lambda bench, place: certify_over(bench, place, "head", {"head": 0, "other": 1}),
     "the driver's node": lambda bench, place: certify_over(bench, place, "other", {"head": 1, "other": 1}),
     "a driver outside": lambda bench, place: certify_over(bench, place, "other", {"head": 1}, client=True),
+    "members of an ensemble": lambda bench, place: certify_over(
+        bench, place, "head", {"head": 1, "other": 1}, spread=True
+    ),
     "a service": serve_over,
 }
 """What is behind the cut."""

@@ -17,6 +17,7 @@ from smoothcert.specifiers import imported_files
 from smoothcert.types import SmoothcertError, UsageError
 
 LOCAL = "local"  # the address of a cluster that is started on this machine for one run and stopped after it
+WAIT_SECONDS = 60.0  # without a worker before the user is warned
 TRIES = 3  # how many workers may be lost with the same input, with the same ensemble members, or while they start
 
 # A connection that broke while the network was away must be noticed, or its calls are never answered. Ray looks after
@@ -110,6 +111,22 @@ class Cluster:
                 f"there is no Ray cluster at {self.address!r} ({reason}); start one with `ray start --head`, or leave "
                 "the address out for one on this machine."
             ) from error
+
+
+def lost(ray: Any) -> tuple[type[Exception], ...]:
+    """Return the errors of a call whose worker, or whose answer on the worker's node, is lost."""
+    return ray.exceptions.RayActorError, ray.exceptions.ObjectLostError
+
+
+def waiting_for_room(ray: Any, cluster: Cluster, before: bool) -> str:
+    """Return the warning that no worker runs, with what is missing; ``before``: whether one ran before."""
+    gpus = f" and {cluster.gpus:g} GPU(s)" if cluster.gpus else ""
+    nodes = ray.nodes()
+    alive = {node["NodeManagerAddress"] for node in nodes if node["Alive"]}
+    gone = sorted({node["NodeManagerAddress"] for node in nodes} - alive)
+    and_gone = f", and the cluster has lost {' and '.join(gone)}" if gone else ""
+    state = "no worker is left, and none could start again" if before else "no worker could start yet"
+    return f"{state}; each needs {cluster.cpus} CPU(s){gpus}{and_gone}. Still waiting."
 
 
 def worker_error(error: Any) -> Exception:
