@@ -90,6 +90,13 @@ class Served:
         low, high = self.smoothed.input_range or (0.0, 0.0)
         return self.smoothed.noise.nearest(torch.full(self.shape, (low + high) / 2))
 
+    @property
+    def ramp(self) -> torch.Tensor:
+        """An input with many values, which has a small distance to the grid, as most images have."""
+        low, high = self.smoothed.input_range or (0.0, 0.0)
+        values = torch.linspace(low, high, max(math.prod(self.shape), 1)).reshape(self.shape)
+        return self.smoothed.noise.nearest(values)
+
     def describe(self) -> Json:
         """Return what is known of the model as JSON values."""
         smoothed, noise = self.smoothed, self.smoothed.noise
@@ -208,14 +215,15 @@ class Service:
         """Answer one request for each model, so that the first one of a caller does not wait for preparations."""
         for each in self.served.values():
             procedure = self._shortened(each.procedure)
-            each.engine.submit(each.probe, procedure, seed=fresh_seed(), index=INDEX).result()
+            for x in (each.probe, each.ramp):
+                each.engine.submit(x, procedure, seed=fresh_seed(), index=INDEX).result()
             each.engine.submit(each.probe, procedure, seed=fresh_seed(), index=INDEX, predict=True).result()
             each.describe()
         self.ready = True
 
     @staticmethod
     def _shortened(procedure: Procedure) -> Procedure:
-        return replace(procedure, deadline=0.2) if isinstance(procedure, Anytime) else procedure
+        return replace(procedure, deadline=0.05) if isinstance(procedure, Anytime) else procedure
 
     def close(self, drain: bool = True) -> None:
         """Stop all engines."""
