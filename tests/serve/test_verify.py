@@ -16,7 +16,7 @@ from smoothcert.serve.inputs import Input
 from smoothcert.serve.service import Served
 from smoothcert.serve.verify import Redrawing, verify
 
-X = np.asarray(grey(0.7), np.float32)
+X = np.asarray(grey(0.55), np.float32)  # whose votes differ, so that other noise gives other votes
 
 
 def answer_of(call, one=None, path="/v1/certify", **body):
@@ -138,7 +138,7 @@ TAMPERED = {
     "a stage twice": lambda f: change(f, "stages", to=lambda s: s + s[-1:]),
     "samples": lambda f: change(f, "samples", to=lambda n: n + 10),
     "p_lower": lambda f: change(f, "p_lower", to=0.9999),
-    "sentence": lambda f: change(f, "sentence", to=lambda s: s.replace("0.", "9.")),
+    "sentence": lambda f: change(f, "sentence", to=lambda s: s.replace("0.1", "9.1")),
 }
 
 

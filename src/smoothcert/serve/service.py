@@ -86,16 +86,19 @@ class Served:
 
     @property
     def probe(self) -> torch.Tensor:
-        """An input in the middle of the range."""
-        low, high = self.smoothed.input_range or (0.0, 0.0)
-        return self.smoothed.noise.nearest(torch.full(self.shape, (low + high) / 2))
+        """An input of one value, which every noise accepts."""
+        return torch.full(self.shape, float((self.smoothed.input_range or (0.0, 0.0))[0]))
 
     @property
-    def ramp(self) -> torch.Tensor:
-        """An input with many values, which has a small distance to the grid, as most images have."""
+    def probes(self) -> list[torch.Tensor]:
+        """Inputs with and without the small distance to the grid that most images have."""
         low, high = self.smoothed.input_range or (0.0, 0.0)
-        values = torch.linspace(low, high, max(math.prod(self.shape), 1)).reshape(self.shape)
-        return self.smoothed.noise.nearest(values)
+        noise, ramp = self.smoothed.noise, torch.linspace(low, high, math.prod(self.shape)).reshape(self.shape)
+        try:
+            noise.check(noise.nearest(ramp))
+        except UsageError:
+            return [self.probe]
+        return [self.probe, noise.nearest(ramp)]
 
     def describe(self) -> Json:
         """Return what is known of the model as JSON values."""
@@ -215,7 +218,7 @@ class Service:
         """Answer one request for each model, so that the first one of a caller does not wait for preparations."""
         for each in self.served.values():
             procedure = self._shortened(each.procedure)
-            for x in (each.probe, each.ramp):
+            for x in each.probes:
                 each.engine.submit(x, procedure, seed=fresh_seed(), index=INDEX).result()
             each.engine.submit(each.probe, procedure, seed=fresh_seed(), index=INDEX, predict=True).result()
             each.describe()
