@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from smoothcert import load_run
+from smoothcert.evaluate.cluster import KEEPALIVE
 from smoothcert.store import merge_runs
 from smoothcert.store.parts import parts_of, read_part
 
@@ -131,7 +132,7 @@ class Network:
 
     def environment(self) -> dict[str, str]:
         token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self.token}
-        return token | {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"} | self.settings
+        return token | KEEPALIVE | {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"} | self.settings
 
     def start_node(self, name: str, cpus: int = 1) -> None:
         """Start the Ray node of a machine, and wait until it is ready."""

@@ -21,8 +21,9 @@ WAIT_SECONDS = 60.0  # without a worker before the user is warned
 TRIES = 3  # how many workers may be lost with the same input, with the same ensemble members, or while they start
 
 # A connection that broke while the network was away must be noticed, or its calls are never answered. Ray looks after
-# five minutes and gives up after seven; one minute is the shortest interval its servers accept.
-_KEEPALIVE = {"RAY_grpc_client_keepalive_time_ms": "60000", "RAY_grpc_client_keepalive_timeout_ms": "20000"}
+# five minutes and gives up after seven; one minute is the shortest interval its servers accept. This is for the driver,
+# and for a cluster that it starts; docs/cluster.md recommends it for all nodes.
+KEEPALIVE = {"RAY_grpc_client_keepalive_time_ms": "60000", "RAY_grpc_client_keepalive_timeout_ms": "20000"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +63,7 @@ class Cluster:
         """Connect to the cluster, unless already connected, and yield the ``ray`` module."""
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # send no usage statistics
         os.environ.setdefault("RAY_worker_niceness", "0")  # same priority as this process
-        for name, value in _KEEPALIVE.items():
+        for name, value in KEEPALIVE.items():
             os.environ.setdefault(name, value)
         try:
             ray: Any = importlib.import_module("ray")
