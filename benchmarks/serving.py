@@ -131,7 +131,9 @@ def throughput(name: str, model: str, dataset: str, sigma: float, shape: str, op
 
         port = port_of(process)
         for clients in (1, 8, 64):
-            rows[f"naive, {clients} clients"] = asyncio.run(closed_loop(port, clients, bodies, options.seconds)).row()
+            rows[f"naive, {clients} clients"] = asyncio.run(
+                closed_loop(port, clients, bodies, options.seconds)
+            ).row()
     finally:
         process.kill()
     most = rows["served, 64 clients"]
