@@ -16,8 +16,10 @@ import pytest
 pytest.importorskip("ray.serve")
 import httpx
 
+from serve.services import Columns, grey, make_service, served
 from smoothcert import load_run
 from smoothcert.serve.cluster import labelled
+from smoothcert.serve.record import Recorder
 from smoothcert.serve.settings import Replicas
 from smoothcert.store import merge_runs
 from smoothcert.types import RunError, UsageError
@@ -116,6 +118,27 @@ def test_two_replicas_answer_and_one_is_killed(tmp_path):
     assert all(str(rows[answer["record"]]["seed"]) == answer["seed"] for answer in caller.answers)
     with pytest.raises(RunError, match="both hold answer"):
         merge_runs([merged.path, *(path for path in records if len(load_run(path)))], tmp_path / "twice")
+
+
+def test_records_with_other_numbers_are_merged(call, tmp_path):
+    for number in (0, 1 << 28):
+        service = make_service(recorder=Recorder(tmp_path / f"replica-{number}", first=number))
+        client = call(service)
+        assert [client.post("/v1/certify", json={"input": grey(0.9)}).json()["record"] for _ in (0, 1)] == [
+            number,
+            number + 1,
+        ]
+        service.close()
+    records = sorted(tmp_path.glob("replica-*[0-9]"))
+    merged = merge_runs(records, tmp_path / "merged")
+    assert [row["index"] for row in merged.rows()] == [0, 1, 1 << 28, (1 << 28) + 1]
+    with pytest.raises(RunError, match="both hold answer 0; give each record once"):
+        merge_runs([*records, merged.path], tmp_path / "twice")
+    other = make_service(served(Columns(), name="columns"), recorder=Recorder(tmp_path / "other", first=7))
+    call(other).post("/v1/certify", json={"input": grey(0.9)})
+    other.close()
+    with pytest.raises(RunError, match="are not records of one service"):
+        merge_runs([records[0], tmp_path / "other"], tmp_path / "mixed")
 
 
 def test_the_number_of_replicas():
