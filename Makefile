@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test lint soundness faults exits fuzz bench bench-training bench-serving serving-faults clean
+.PHONY: demo test lint soundness faults network exits fuzz bench bench-training bench-serving serving-faults clean
 
 demo: $(VENV)/.core
 	$(BIN)/smoothcert demo
@@ -22,6 +22,9 @@ soundness: $(VENV)/.dev
 
 faults: $(VENV)/.dev
 	$(BIN)/python benchmarks/faults.py
+
+network: $(VENV)/.dev
+	$(BIN)/python benchmarks/network.py
 
 exits: $(VENV)/.dev
 	$(BIN)/python benchmarks/exits.py

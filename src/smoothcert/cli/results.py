@@ -114,10 +114,14 @@ def _only(path: Path, n: int | None, alpha: float | None, bound: str | None) -> 
 
 
 def merge(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="The run folders of all shards.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="The run folders of all shards, or of all replicas.")
+    ],
     output: Annotated[Path, output_folder("The run folder to write; new or empty.")],
 ) -> None:
     """Merge the shards of a run, certified by several processes or machines with `certify --shard`.
+
+    It also merges the records that the replicas of `serve --ray --record` have written.
 
     The result is the run that one process would have written: the same configuration and the same rows.
 
@@ -126,6 +130,7 @@ def merge(
         smoothcert certify lenet.safetensors --data mnist --shard 1/2 --run runs/first
         smoothcert certify lenet.safetensors --data mnist --shard 2/2 --run runs/second
         smoothcert merge runs/first runs/second -o runs/lenet
+        smoothcert merge runs/served/replica-???????? -o runs/answers
     """
     merged = merge_runs(runs, output)
     show_accuracy([outcomes_of(merged)])

@@ -18,11 +18,12 @@ from smoothcert.certify import Procedure, Smoothed
 from smoothcert.cli.classifiers import ClassifierOptions, Loaded, SigmaOptions, open_given, smoothed_of
 from smoothcert.cli.noises import DrawnNoiseOptions
 from smoothcert.cli.options import Group, build, derived
-from smoothcert.cli.procedures import ProcedureOptions
+from smoothcert.cli.procedures import ClusterOptions, ProcedureOptions
 from smoothcert.data.classes import read_classes
+from smoothcert.evaluate.cluster import Cluster
 from smoothcert.models import LoadedModel
 from smoothcert.noise import Noise
-from smoothcert.serve.settings import ServiceSettings
+from smoothcert.serve.settings import Replicas, ServiceSettings
 from smoothcert.types import UsageError
 
 if TYPE_CHECKING:
@@ -70,6 +71,34 @@ class ServiceOptions(Group, panel="Service"):
         return build("limits", {"limits": ServiceSettings}, "limits", self.limits)
 
 
+@dataclass(kw_only=True)
+class ReplicaOptions(ClusterOptions, panel="Cluster"):
+    """The replicas of the service on a Ray cluster, or none."""
+
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[ADDRESS]",
+            help="Answer with replicas on a Ray cluster: HOST:PORT of its head node, or `auto` for one that runs on "
+            "this machine; run the command on a node of it. Without an address, start one here.",
+        ),
+    ] = None
+    settings: dict[str, Any] = derived({"ray": Cluster}, skip=["address", "workers", "spread"], prefix="ray_")
+    replicas: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|MIN:MAX",
+            help="With --ray: how many replicas answer, or between which numbers, by the length of their queues (1). "
+            "Each has the queue of --queue places, and with --record its own folder in that folder.",
+        ),
+    ] = None
+
+    def number(self) -> Replicas:
+        if self.replicas is not None and self.ray is None:
+            raise UsageError("--replicas is for a Ray cluster; give --ray too.")
+        return Replicas.parse(self.replicas or "1")
+
+
 def serve(
     noise: DrawnNoiseOptions,
     how: ProcedureOptions,
@@ -77,6 +106,7 @@ def serve(
     classifier: ClassifierOptions,
     each: SigmaOptions,
     service: ServiceOptions,
+    over: ReplicaOptions,
 ) -> None:
     """Serve certified answers over HTTP: certificates of images and arrays, by a deadline, from shared batches.
 
@@ -91,16 +121,26 @@ def serve(
         smoothcert serve a.safetensors b.safetensors c.safetensors --first 2 --radius 0.5 --port 9000
         smoothcert serve router.yaml --radius 0.25 --host 0.0.0.0 --keys keys.txt
         smoothcert serve net.onnx --shape 3x224x224 --classes imagenet --sigma 0.25 --deadline 2
+        smoothcert serve resnet50.safetensors --radius 0.5 --deadline 1 --ray 10.0.0.1:6379 --replicas 2:8 --ray-gpus 1
     """
     require_packages()
     from smoothcert.serve.keys import read_keys
     from smoothcert.serve.run import run_service
 
-    keys = read_keys(service.keys)
+    def announce(text: str) -> None:
+        typer.echo(text, err=True)
+
+    replicas, cluster, keys = over.number(), over.build(), read_keys(service.keys)
     made = load_service(noise, how, form, classifier, each, service)
+    where: dict[str, Any] = {"host": service.host, "port": service.port, "keys": keys, "announce": announce}
+    if cluster is not None:
+        from smoothcert.serve.cluster import run_on_cluster
+
+        run_on_cluster(made, replace(cluster, workers=replicas.most), replicas, **where)
+        return
     if made.recorder is not None:
         made.recorder.open(made.served)
-    run_service(made, host=service.host, port=service.port, keys=keys, announce=lambda text: typer.echo(text, err=True))
+    run_service(made, **where)
 
 
 def load_service(

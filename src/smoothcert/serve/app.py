@@ -91,6 +91,7 @@ def create_app(
     *,
     start: Callable[[], None] | None = None,
     close: bool = True,
+    metrics: Callable[[], Awaitable[bytes]] | None = None,
 ) -> FastAPI:
     """Return the web application of a service.
 
@@ -100,6 +101,7 @@ def create_app(
         start: Called in a thread when the application starts, such as ``service.warm_up``, which is the default unless
             the service is ready. If it raises, the service never becomes ready.
         close: Whether the service ends with the application.
+        metrics: Returns what ``/metrics`` answers; by default the metrics of the service.
     """
 
     @asynccontextmanager
@@ -122,7 +124,7 @@ def create_app(
         summary="Certified answers of smoothed classifiers.",
         lifespan=lifespan,
     )
-    routes = _Routes(service, keys or Keys())
+    routes = _Routes(service, keys or Keys(), metrics)
     routes.add_to(app)
     if find_spec("smoothcert.serve.page_routes") is not None:
         from importlib import import_module
@@ -140,8 +142,8 @@ def create_app(
 class _Routes:
     """The handlers of requests."""
 
-    def __init__(self, service: Service, keys: Keys) -> None:
-        self.service, self.keys = service, keys
+    def __init__(self, service: Service, keys: Keys, metrics: Callable[[], Awaitable[bytes]] | None = None) -> None:
+        self.service, self.keys, self._metrics = service, keys, metrics
         self.threads = ThreadPoolExecutor(4, thread_name_prefix="smoothcert request")
         self.writer = ThreadPoolExecutor(1, thread_name_prefix="smoothcert answer")
 
@@ -210,7 +212,8 @@ class _Routes:
 
     async def metrics(self) -> Response:
         """Return the metrics for Prometheus."""
-        return Response(self.service.metrics.text(), media_type="text/plain; version=0.0.4")
+        text = self.service.metrics.text() if self._metrics is None else await self._metrics()
+        return Response(text, media_type="text/plain; version=0.0.4")
 
     async def healthy(self) -> dict[str, str]:
         """Tell whether the process works; if not, restart it."""

@@ -36,10 +36,11 @@ class Recorder:
     Args:
         path: The run folder.
         inputs: Whether to keep the inputs, as ``NUMBER.npy`` in the folder ``…-inputs``.
+        first: The number of the first row.
     """
 
-    def __init__(self, path: StrPath, inputs: bool = False) -> None:
-        self.path, self._inputs = Path(path), inputs
+    def __init__(self, path: StrPath, inputs: bool = False, first: int = 0) -> None:
+        self.path, self.inputs, self._first = Path(path), inputs, first
         self._writers: dict[tuple[str, bool], RunWriter] = {}
         self._next: dict[tuple[str, bool], int] = {}
         self._stack = ExitStack()
@@ -56,7 +57,7 @@ class Recorder:
             for name, each in served.items():
                 for predict in (False, True):
                     self._open(opened, name, each, predict, several=len(served) > 1)
-            if self._inputs:
+            if self.inputs:
                 self._inputs_folder.mkdir(parents=True, exist_ok=True)
             self._stack = opened.pop_all()
 
@@ -72,7 +73,7 @@ class Recorder:
         session = session_facts(smoothed.device, probe, (served.facts or {}).get("source"))
         writer = stack.enter_context(open_run(folder, config, session))
         self._writers[name, predict] = writer
-        self._next[name, predict] = 1 + max(writer.done, default=-1)
+        self._next[name, predict] = 1 + max(writer.done, default=self._first - 1)
 
     @property
     def _inputs_folder(self) -> Path:
@@ -93,7 +94,7 @@ class Recorder:
             number = self._next[key]
             self._next[key] += 1
             try:
-                if self._inputs:
+                if self.inputs:
                     self._keep_input(name, number, key[1], values)
                 self._writers[key].append(self._row(found, answer, number, seconds))
             except (RunError, OSError) as error:

@@ -97,11 +97,11 @@ def run_service(
 
     app: FastAPI = create_app(service, keys, start=starting)
     _log_to_stderr()
-    listening = _listen(host, port)
+    listening = listen(host, port)
     with listening:
         port = listening.getsockname()[1]
         if host not in LOOPBACK:
-            announce(_exposed(host, bool(keys)))
+            announce(exposed(host, bool(keys)))
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -123,7 +123,8 @@ def run_service(
         raise failures[0]
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens on an address."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         found = socket.socket(family, kind, protocol)
@@ -137,7 +138,8 @@ def _listen(host: str, port: int) -> socket.socket:
     return found
 
 
-def _exposed(host: str, keys: bool) -> str:
+def exposed(host: str, keys: bool) -> str:
+    """Return the warning about an address that other machines can reach."""
     if keys:
         return (
             f"Warning: the server listens on {host}, so other machines can reach it, without encryption; put a proxy "

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, fields
+from typing import Any
 
 from smoothcert.types import UsageError
+
+BUSY_SHARE = 4  # a replica is added where more than this part of the queues is taken
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,3 +45,27 @@ class ServiceSettings:
                 raise UsageError(f"{each.name} must be a positive number, got {value!r}.")
         if self.max_alpha is not None and self.max_alpha >= 1:
             raise UsageError(f"max_alpha must lie strictly between 0 and 1, got {self.max_alpha}.")
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """How many replicas answer: a fixed number, or one that follows the length of their queues."""
+
+    least: int = 1
+    most: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> Replicas:
+        """Read ``N`` or ``MIN:MAX``."""
+        found = re.fullmatch(r"([1-9][0-9]{0,3})(?::([1-9][0-9]{0,3}))?", text)
+        if found is None or int(found[2] or found[1]) < int(found[1]):
+            raise UsageError(f"--replicas must be a number of at least 1, or MIN:MAX, such as 1:4; got {text!r}.")
+        return cls(int(found[1]), int(found[2] or found[1]))
+
+    def options(self, queue: int) -> dict[str, Any]:
+        """Return the options of a deployment whose replicas have queues of a length."""
+        if self.least == self.most:
+            return {"num_replicas": self.least}
+        target = max(queue // BUSY_SHARE, 1)
+        scaling = {"min_replicas": self.least, "max_replicas": self.most, "target_ongoing_requests": target}
+        return {"autoscaling_config": scaling}

@@ -1,4 +1,4 @@
-"""Unite the shards of a run."""
+"""Unite the shards of a run, or the records of the replicas of a service."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from smoothcert.types import RunError, StrPath, UsageError
 def merge_runs(runs: Sequence[StrPath], output: StrPath) -> Run:
     """Unite all shards of a run, in any order, into the run that one process would have written.
 
+    Records of a service are united as well, such as those of its replicas.
+
     Raises:
         UsageError: If a run is named twice or is not a shard.
         RunError: If shards are missing, unfinished, damaged, overlapping or of different configurations, or the output
@@ -23,7 +25,10 @@ def merge_runs(runs: Sequence[StrPath], output: StrPath) -> Run:
     """
     folder = Path(output)
     refuse_existing(folder)
-    shards = _in_order([load_run(path) for path in runs])
+    loaded = [load_run(path) for path in runs]
+    if loaded and all("served" in run.config for run in loaded):
+        return _merge_records(loaded, folder)
+    shards = _in_order(loaded)
     seeds = {run.settings.seed for run in shards}
     config = {
         **shards[0].config,
@@ -36,6 +41,23 @@ def merge_runs(runs: Sequence[StrPath], output: StrPath) -> Run:
     refuse_other_answers(folder, sessions[:1], sessions[1:])
     pieces = (piece for run in shards for piece in run.pieces() if len(piece))
     return write_run(folder, pieces, config, sessions)
+
+
+def _merge_records(records: Sequence[Run], folder: Path) -> Run:
+    """Unite records of one service; each answer has its own number."""
+    first, holders = records[0], dict[int, Run]()
+    for run in records:
+        if other := differences(first.config, run.config):
+            raise RunError(f"{first.path} and {run.path} are not records of one service ({other}); merge one service.")
+        for index in run.table(["index"])["index"].to_pylist():
+            if index in holders:
+                raise RunError(f"{holders[index].path} and {run.path} both hold answer {index}; give each record once.")
+            holders[index] = run
+    if not holders:
+        raise RunError(f"{first.path} and the other records hold no answer; there is nothing to merge.")
+    sessions = [session for run in records for session in run.sessions]
+    refuse_other_answers(folder, sessions[:1], sessions[1:])
+    return write_run(folder, (piece for run in records for piece in run.pieces() if len(piece)), first.config, sessions)
 
 
 def _in_order(runs: Sequence[Run]) -> list[Run]:

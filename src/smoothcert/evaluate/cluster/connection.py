@@ -17,7 +17,13 @@ from smoothcert.specifiers import imported_files
 from smoothcert.types import SmoothcertError, UsageError
 
 LOCAL = "local"  # the address of a cluster that is started on this machine for one run and stopped after it
+WAIT_SECONDS = 60.0  # without a worker before the user is warned
 TRIES = 3  # how many workers may be lost with the same input, with the same ensemble members, or while they start
+
+# A connection that broke while the network was away must be noticed, or its calls are never answered. Ray looks after
+# five minutes and gives up after seven; one minute is the shortest interval its servers accept. This is for the driver,
+# and for a cluster that it starts; docs/cluster.md recommends it for all nodes.
+KEEPALIVE = {"RAY_grpc_client_keepalive_time_ms": "60000", "RAY_grpc_client_keepalive_timeout_ms": "20000"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +63,8 @@ class Cluster:
         """Connect to the cluster, unless already connected, and yield the ``ray`` module."""
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # send no usage statistics
         os.environ.setdefault("RAY_worker_niceness", "0")  # same priority as this process
+        for name, value in KEEPALIVE.items():
+            os.environ.setdefault(name, value)
         try:
             ray: Any = importlib.import_module("ray")
         except ImportError as error:
@@ -104,6 +112,22 @@ class Cluster:
                 f"there is no Ray cluster at {self.address!r} ({reason}); start one with `ray start --head`, or leave "
                 "the address out for one on this machine."
             ) from error
+
+
+def lost(ray: Any) -> tuple[type[Exception], ...]:
+    """Return the errors of a call whose worker, or whose answer on the worker's node, is lost."""
+    return ray.exceptions.RayActorError, ray.exceptions.ObjectLostError
+
+
+def waiting_for_room(ray: Any, cluster: Cluster, before: bool) -> str:
+    """Return the warning that no worker runs, with what is missing; ``before``: whether one ran before."""
+    gpus = f" and {cluster.gpus:g} GPU(s)" if cluster.gpus else ""
+    nodes = ray.nodes()
+    alive = {node["NodeManagerAddress"] for node in nodes if node["Alive"]}
+    gone = sorted({node["NodeManagerAddress"] for node in nodes} - alive)
+    and_gone = f", and the cluster has lost {' and '.join(gone)}" if gone else ""
+    state = "no worker is left, and none could start again" if before else "no worker could start yet"
+    return f"{state}; each needs {cluster.cpus} CPU(s){gpus}{and_gone}. Still waiting."
 
 
 def worker_error(error: Any) -> Exception:

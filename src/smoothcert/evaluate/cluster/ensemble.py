@@ -19,7 +19,14 @@ from torch import Tensor, nn
 
 from smoothcert.classifiers.ensemble import VOTES, Ensemble
 from smoothcert.classifiers.modes import intra_op_threads
-from smoothcert.evaluate.cluster.connection import TRIES, Cluster, worker_error
+from smoothcert.evaluate.cluster.connection import (
+    TRIES,
+    WAIT_SECONDS,
+    Cluster,
+    lost,
+    waiting_for_room,
+    worker_error,
+)
 from smoothcert.evaluate.cluster.pool import pack, unpack
 from smoothcert.noise import invalid_rows
 from smoothcert.sampling.copies import Copies, NoisyCopies
@@ -109,9 +116,10 @@ class _Members:
         while True:
             try:
                 return self._ray.get(call)  # type: ignore[no-any-return]
-            except self._ray.exceptions.RayActorError:
+            except lost(self._ray):
                 with self._lock:  # several threads may find the same worker lost
                     if self._workers[number] is worker:
+                        self._ray.kill(worker, no_restart=True)  # it may be out of reach only, and still run
                         self._count_loss(number)
                         self._workers[number], _ = self._start(number)
                     worker = self._workers[number]
@@ -131,9 +139,13 @@ class _Members:
         """Start a worker; return it and the settings of its members once it is ready."""
         while True:
             worker = self._actor.remote(self._packed[number], self._cluster.cpus, self._cluster.device)
+            call = worker.begin.remote(self._x.cpu(), self._settings, self._options)
+            if not self._ray.wait([call], timeout=WAIT_SECONDS)[0]:
+                warnings.warn(waiting_for_room(self._ray, self._cluster, bool(self._lost[number])), stacklevel=2)
             try:
-                return worker, self._ray.get(worker.begin.remote(self._x.cpu(), self._settings, self._options))
-            except self._ray.exceptions.RayActorError:
+                return worker, self._ray.get(call)
+            except lost(self._ray):
+                self._ray.kill(worker, no_restart=True)
                 self._count_loss(number)
             except self._ray.exceptions.RayTaskError as error:
                 raise worker_error(error) from error

@@ -15,7 +15,14 @@ from typing import Any, Protocol
 
 import torch
 
-from smoothcert.evaluate.cluster.connection import TRIES, Cluster, worker_error
+from smoothcert.evaluate.cluster.connection import (
+    TRIES,
+    WAIT_SECONDS,
+    Cluster,
+    lost,
+    waiting_for_room,
+    worker_error,
+)
 from smoothcert.plugins import packages
 from smoothcert.types import SmoothcertError
 
@@ -26,7 +33,6 @@ _AHEAD_SECONDS = 1.0  # work leased to a worker beyond its next report
 _LARGEST_LEASE = 1000
 _CALLS = 2  # per worker: one runs and one is queued, so the actor does not idle
 _LOOK_SECONDS = 5.0  # how often to look for new nodes
-_WAIT_SECONDS = 60.0  # without any worker before the user is warned
 
 
 class Work(Protocol):
@@ -168,7 +174,7 @@ class WorkerPool:
                 continue  # another call has shown already that this worker is lost
             try:
                 report = self._ray.get(call)
-            except self._ray.exceptions.RayActorError as error:
+            except lost(self._ray) as error:
                 self._lose(member, queue, error)
                 continue
             except self._ray.exceptions.RayTaskError as error:
@@ -192,6 +198,7 @@ class WorkerPool:
     def _lose(self, member: _Member, queue: _Queue | None, error: Exception) -> None:
         """Take back the inputs leased to a lost worker, and replace it."""
         self._members.remove(member)
+        self._ray.kill(member.actor, no_restart=True)  # it may be out of reach only, and still run
         self._calls = {call: other for call, other in self._calls.items() if other is not member}
         reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         if not member.ready:
@@ -215,11 +222,9 @@ class WorkerPool:
             self._idle_since = None
         elif self._idle_since is None:
             self._idle_since = now
-        elif now - self._idle_since > _WAIT_SECONDS:
+        elif now - self._idle_since > WAIT_SECONDS:
             self._idle_since = math.inf
-            gpus = f" and {self._cluster.gpus:g} GPU(s)" if self._cluster.gpus else ""
-            need = f"{self._cluster.cpus} CPU(s){gpus}"
-            warnings.warn(f"no worker could start yet; each needs {need}. Still waiting.", stacklevel=2)
+            warnings.warn(waiting_for_room(self._ray, self._cluster, self._agreed), stacklevel=2)
 
 
 class _Queue:
@@ -275,8 +280,7 @@ class Worker:
 
     def begin(self, like: Mapping[str, Any] | None, there: Mapping[str, str]) -> tuple[Mapping[str, Any], str]:
         """Prepare the work; return its settings, and the versions that differ from the driver's."""
-        other = {name: here for name in there if (here := version(name)) != there[name]}
-        mismatch = " and ".join(f"{name} {here}, not {there[name]}" for name, here in other.items())
+        mismatch = differing_versions(there)
         return ({} if mismatch else self._work.begin(like)), mismatch
 
     def step(self, inputs: list[Item], seconds: float) -> tuple[list[Item], SmoothcertError | None]:
@@ -310,3 +314,9 @@ class Worker:
 def versions() -> dict[str, str]:
     """Return the versions that must be the same on the driver and on all workers."""
     return {name: version(name) for name in ("smoothcert", "torch", "numpy", *packages())}
+
+
+def differing_versions(there: Mapping[str, str]) -> str:
+    """Return which versions here differ from those of the driver, as a phrase."""
+    other = {name: here for name in there if (here := version(name)) != there[name]}
+    return " and ".join(f"{name} {here}, not {there[name]}" for name, here in other.items())
