@@ -1,0 +1,90 @@
+/* Puts the page together: the served models, the input, its answer, and changes of the input. */
+import { certify, showFailure, showNothing } from "./answer.js";
+import { ServerError, getJson } from "./api.js";
+import { watchChanges } from "./change.js";
+import { NORMS, byId, make } from "./dom.js";
+import { watchInput } from "./input.js";
+
+let model = null, input = null, answer = null, running = new AbortController();
+
+const changes = watchChanges();
+const stage = watchInput((given) => {
+  input = given;
+  stop();
+  byId("certify").disabled = input === null;
+  if (input) start();
+  else showNothing("The answer appears here.");
+});
+
+function stop() {
+  running.abort();
+  running = new AbortController();
+  answer = null;
+  changes.hide();
+}
+
+async function start() {
+  stop();
+  const { signal } = running;
+  const [asked, settings] = [input, options()];
+  const found = await certify(model, asked, settings, signal);
+  if (found === null || signal.aborted) return;
+  answer = found;
+  changes.offer(model, asked, found);
+}
+
+/* The settings that are not empty. */
+function options() {
+  const given = ["radius", "alpha", "deadline"].map((name) => [name, byId(name).value.replace(/\s/g, "")]);
+  return Object.fromEntries(given.filter(([, value]) => value !== ""));
+}
+
+/* What the page needs of a served model. */
+function described(served) {
+  const classes = served.classes ?? [];
+  return {
+    name: served.name,
+    classes,
+    className: (label) => classes[label] ?? String(label),
+    shape: served.input_shape,
+    isImage: served.input_shape.length === 3,
+    draws: served.input_shape.length === 3 && served.input_shape[0] === 1,
+    steps: served.noise.grid ?? 255,
+    norm: served.norms[0],
+    scale: served.scale,
+    targets: served.radii ?? [],
+    about: `${served.name}`,
+  };
+}
+
+function use(chosen) {
+  model = chosen;
+  for (const element of document.querySelectorAll(".norm")) element.textContent = NORMS[model.norm];
+  byId("served").textContent = model.about;
+  stage.use(model);
+}
+
+byId("input").addEventListener("submit", (event) => {
+  event.preventDefault();
+  if (input) start();
+});
+byId("theme").addEventListener("click", () => {
+  const { dataset } = document.documentElement;
+  dataset.theme = dataset.theme === "dark" ? "light" : "dark";
+  nameTheme();
+});
+const nameTheme = () => { byId("theme").textContent = document.documentElement.dataset.theme === "dark" ? "Light" : "Dark"; };
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", nameTheme);
+nameTheme();
+new ResizeObserver(() => answer?.redraw()).observe(byId("answer"));
+
+try {
+  const models = (await getJson("v1/model")).models.map(described);
+  byId("model-choice").hidden = models.length < 2;
+  byId("model").replaceChildren(...models.map(({ name }) => make("option", { value: name, textContent: name })));
+  byId("model").addEventListener("change", (event) => use(models.find(({ name }) => name === event.target.value)));
+  use(models[0]);
+} catch (error) {
+  if (!(error instanceof ServerError)) throw error;
+  showFailure(error.message);
+}
