@@ -1,7 +1,7 @@
 /* The answer: votes and radius while they come in, then everything that the server states. */
 import { ServerError, call, events } from "./api.js";
 import { drawRadius, drawVotes } from "./charts.js";
-import { NORMS, byId, grouped, make, radiusText } from "./dom.js";
+import { NORMS, byId, grouped, make, radiusText, settingsText } from "./dom.js";
 
 const OUTCOMES = { certified: "proved", refuted: "refuted", undecided: "not proved", abstained: "not proved" };
 
@@ -13,11 +13,11 @@ export async function certify(model, input, options, signal) {
     const response = await call(`v1/certify?${query}`, {
       method: "POST", body: input.body, signal, headers: { "Content-Type": input.type, Accept: "text/event-stream" },
     });
-    if (!response.headers.get("Content-Type").startsWith("text/event-stream")) return shown.finish(await response.json());
-    for await (const [name, value] of events(response)) {
-      if (name === "votes") shown.progress(value);
-      if (name === "error") throw new ServerError(value.error);
-      if (name === "answer") return shown.finish(value);
+    if (!response.headers.get("Content-Type").startsWith("text/event-stream")) return shown.finish(await response.text());
+    for await (const [name, text] of events(response)) {
+      if (name === "votes") shown.progress(JSON.parse(text));
+      if (name === "error") throw new ServerError(JSON.parse(text).error);
+      if (name === "answer") return shown.finish(text);
     }
     throw new ServerError("The connection ended before the answer; try again.");
   } catch (error) {
@@ -84,7 +84,8 @@ class Answer {
     drawRadius(byId("radius-chart"), this.points, this.targets, this.norm);
   }
 
-  finish(answer) {
+  finish(text) {
+    const answer = JSON.parse(text);
     cancelAnimationFrame(this.frame);
     this.latest = null;
     this.norm = answer.norm ?? this.norm;
@@ -99,19 +100,19 @@ class Answer {
     byId("decisions").replaceChildren(...answer.decisions.map(({ radius, outcome }) => make("li", {
       className: `chip ${outcome}`, textContent: `${NORMS[this.norm]} ${radius}: ${OUTCOMES[outcome] ?? outcome}`,
     })));
-    this.facts(answer);
+    this.facts(answer, text);
     return { ...answer, redraw: () => this.redraw() };
   }
 
-  facts(answer) {
+  facts(answer, text) {
     const known = {
       Outcome: answer.outcome,
       Guarantee: answer.guarantee,
       Arithmetic: answer.arithmetic === "float" ? "float: the rounding of sums is not covered by the proof" : answer.arithmetic,
       α: answer.alpha,
-      Noise: answer.noise,
-      Procedure: typeof answer.procedure === "string" ? answer.procedure : answer.procedure?.name,
-      "Input": answer.changes?.join("; "),
+      Noise: settingsText(answer.noise),
+      Procedure: settingsText(answer.procedure),
+      "Image file": answer.input.changes.join("; "),
       Seed: answer.seed,
       Index: answer.index,
       Model: answer.model?.name,
@@ -123,7 +124,7 @@ class Answer {
       make("dt", { textContent: name }), make("dd", { textContent: String(value) })]));
     const save = byId("save");
     if (save.href) URL.revokeObjectURL(save.href);
-    save.href = URL.createObjectURL(new Blob([JSON.stringify(answer, null, 2)], { type: "application/json" }));
+    save.href = URL.createObjectURL(new Blob([text], { type: "application/json" }));
     byId("facts-box").hidden = false;
   }
 }

@@ -19,7 +19,7 @@ export async function call(path, { headers = {}, ...options } = {}) {
 
 export const getJson = async (path, options) => (await call(path, options)).json();
 
-/* Read server-sent events of a response as [name, value of JSON]. */
+/* Read server-sent events of a response as [name, text]. */
 export async function* events(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let waiting = "";
@@ -32,7 +32,7 @@ export async function* events(response) {
     for (const block of blocks) {
       const lines = block.split("\n");
       const field = (name) => lines.filter((line) => line.startsWith(`${name}:`)).map((line) => line.slice(name.length + 1).trimStart());
-      if (field("data").length) yield [field("event")[0] ?? "message", JSON.parse(field("data").join("\n"))];
+      if (field("data").length) yield [field("event")[0] ?? "message", field("data").join("\n")];
     }
   }
 }

@@ -2,7 +2,7 @@
 import { certify, showFailure, showNothing } from "./answer.js";
 import { ServerError, getJson } from "./api.js";
 import { watchChanges } from "./change.js";
-import { NORMS, byId, make } from "./dom.js";
+import { NORMS, byId, make, settingsText } from "./dom.js";
 import { watchInput } from "./input.js";
 
 let model = null, input = null, answer = null, running = new AbortController();
@@ -41,7 +41,8 @@ function options() {
 
 /* What the page needs of a served model. */
 function described(served) {
-  const classes = served.classes ?? [];
+  const classes = served.class_names ?? [];
+  const { radius } = served.procedure;
   return {
     name: served.name,
     classes,
@@ -49,11 +50,11 @@ function described(served) {
     shape: served.input_shape,
     isImage: served.input_shape.length === 3,
     draws: served.input_shape.length === 3 && served.input_shape[0] === 1,
-    steps: served.noise.grid ?? 255,
+    steps: served.noise.grid ?? served.noise.levels ?? 255,
     norm: served.norms[0],
-    scale: served.scale,
-    targets: served.radii ?? [],
-    about: `${served.name}`,
+    scale: served.sigma,
+    targets: [radius ?? []].flat(),
+    about: `${served.name}: ${served.num_classes} classes, inputs of ${served.input_shape.join(" × ")} values, ${settingsText(served.noise)} noise, procedure ${settingsText(served.procedure)}.`,
   };
 }
 

@@ -1,7 +1,7 @@
 /* Noisy copies of the input, and the answer at a changed input inside and outside of the proved radius. */
 import { ServerError, getJson } from "./api.js";
 import { drawVotes } from "./charts.js";
-import { NORMS, byId, make, radiusText } from "./dom.js";
+import { NORMS, byId, make, radiusText, settingsText } from "./dom.js";
 
 const COPIES = 11;
 const PAUSE = 150; // milliseconds without a move of the slider until the changed input is classified
@@ -39,7 +39,7 @@ export function watchChanges() {
   async function showCopies() {
     const found = await post("page/copies", { count: COPIES });
     const pictures = [["The input as the model gets it", found.input], ...found.copies.map((copy, at) => [`Noisy copy ${at + 1}`, copy])];
-    byId("noise").textContent = found.noise;
+    byId("noise").textContent = settingsText(found.noise);
     byId("copy-grid").replaceChildren(...pictures.map(([alt, src]) => make("li", {}, make("img", { alt, src }))));
     byId("copies").hidden = false;
   }

@@ -29,4 +29,10 @@ export function radiusText(radius, norm) {
   return (nearest > radius ? nearest - 0.001 : nearest).toFixed(3);
 }
 
+/* Settings with a name, in one line: gaussian (sigma 0.5, grid 255). */
+export function settingsText({ name, ...settings }) {
+  const given = Object.entries(settings).filter(([, value]) => value !== null);
+  return given.length ? `${name} (${given.map(([key, value]) => `${key} ${value}`).join(", ")})` : name;
+}
+
 export const NORMS = { l2: "ℓ2", l1: "ℓ1", linf: "ℓ∞", l0: "ℓ0" };

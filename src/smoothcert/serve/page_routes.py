@@ -1,0 +1,124 @@
+"""The page at ``/``, and its requests: noisy copies of an input, and the answer at an input near it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from importlib.resources import files
+from typing import Annotated, Any, Literal, Protocol
+
+import torch
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import FileResponse, Response
+from fastapi.staticfiles import StaticFiles
+from torch import Tensor
+
+from smoothcert.attack import AttackSettings, adversarial_input
+from smoothcert.certify import Smoothed
+from smoothcert.serve.changes import distance, random_change
+from smoothcert.serve.inputs import Input
+from smoothcert.serve.pictures import picture, picture_of_change
+from smoothcert.serve.refusals import Refused
+from smoothcert.serve.service import Asked, Pending, Served, Service
+from smoothcert.types import Norm, UsageError
+
+PAGE = files("smoothcert.serve") / "page"
+_LOOK = files("smoothcert.report.page") / "assets" / "look.css"
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+_ATTACK = AttackSettings(steps=10, copies=16)
+_WAITING = 4  # attacks that wait for the one that runs
+_SECONDS = 1.0  # for the votes at a changed input
+
+ReadInput = Callable[[Request], Awaitable[tuple[Served, Input]]]
+
+
+class Answers(Protocol):
+    """What a request needs of the application."""
+
+    service: Service
+
+    async def read_one(self, request: Request) -> tuple[Served, Input]:
+        """Return the model and the only input of a request, within the limits."""
+
+    async def answers(self, request: Request, started: Sequence[Pending]) -> list[Any]:
+        """Await answers as JSON, or the errors of those without one."""
+
+
+class PageFiles(StaticFiles):
+    """The files of the page, which may load nothing but each other."""
+
+    def __init__(self) -> None:
+        super().__init__(directory=str(PAGE), html=True)
+
+    async def get_response(self, path: str, scope: MutableMapping[str, Any]) -> Response:
+        found = FileResponse(str(_LOOK)) if path == "look.css" else await super().get_response(path, scope)
+        found.headers.update(_HEADERS)
+        return found
+
+
+def router(app: Answers) -> APIRouter:
+    """Return the routes that only the page needs."""
+    routes, attacks = APIRouter(prefix="/page", include_in_schema=False), _Attacks()
+
+    @routes.post("/copies")
+    async def copies(request: Request, count: Annotated[int, Query(ge=1, le=24)] = 8) -> dict[str, Any]:
+        """Draw noisy copies of an input."""
+        served, x = await image(request)
+
+        def draw() -> dict[str, Any]:
+            noise = served.smoothed.noise
+            drawn = noise.sample(x, x.new_empty((count, *x.shape)))
+            return {"input": picture(x), "copies": [picture(each) for each in drawn], "noise": noise.config()}
+
+        return await checked(draw)
+
+    @routes.post("/perturb")
+    async def perturb(
+        request: Request,
+        size: Annotated[float, Query(ge=0, le=1e6, allow_inf_nan=False)],
+        norm: Norm,
+        label: Annotated[int, Query(ge=0)],
+        direction: Literal["random", "attack"] = "random",
+        seed: Annotated[int, Query(ge=0, lt=2**31)] = 0,
+    ) -> dict[str, Any]:
+        """Classify an input at a distance of at most ``size``: in a random direction, or by an attack on a label."""
+        served, x = await image(request)
+        if direction == "attack" and size > 0:
+            moved = await attacks.run(request, served, x, size, norm, label)
+        else:
+            moved = await checked(lambda: random_change(served.smoothed, x, size, served.norm(norm), seed))
+        given = Input(moved.numpy())
+        seconds = min(_SECONDS, app.service.settings.max_deadline)
+        asked = Asked(model=served.name, predict=True, deadline=seconds if served.stops else None)
+        started = await asyncio.to_thread(app.service.submit, [given], asked)
+        (answer,) = await app.answers(request, started)
+        if isinstance(answer, Refused):
+            raise answer
+        shown = {name: answer[name] for name in ("label", "class_name", "votes", "samples", "alpha")}
+        pictures = {"image": picture(moved), "change": picture_of_change(x, moved)}
+        return {**shown, **pictures, "distance": distance(x, moved, norm)}
+
+    async def image(request: Request) -> tuple[Served, Tensor]:
+        app.service.require_room()
+        served, given = await app.read_one(request)
+        if not app.service.form(served).is_image:
+            raise Refused(422, f"inputs of {served.name} are not images, so the page cannot show them.")
+        x = torch.from_numpy(given.values)
+        await checked(lambda: served.smoothed.noise.check(x))
+        return served, x
+
+    return routes
+
+
+async def checked(work: Callable[[], Any]) -> Any:
+    """Work in a thread; a wrong use is the caller's."""
+    try:
+        return await asyncio.to_thread(work)
+    except UsageError as error:
+        raise Refused(422, str(error)) from error
