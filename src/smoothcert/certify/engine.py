@@ -29,17 +29,18 @@ from torch import Tensor
 
 from smoothcert.certify.answering import Sampled, make_job
 from smoothcert.certify.anytime import Anytime
-from smoothcert.certify.base import Procedure
+from smoothcert.certify.base import Procedure, Task
 from smoothcert.certify.batches import input_indices
 from smoothcert.certify.cohen import Cohen
 from smoothcert.certify.inputs import CheckedInput
+from smoothcert.certify.replay import keep_draws, replay
 from smoothcert.certify.runner import Ready, Runner
 from smoothcert.certify.smoothed import Smoothed
 from smoothcert.classifiers.agreement import first_line
 from smoothcert.classifiers.copying import Forward
 from smoothcert.sampling import Failure, Job, Pool, Queue, Source, Statistic
 from smoothcert.sampling.seeds import fresh_seed
-from smoothcert.types import SmoothcertError, UsageError, Votes
+from smoothcert.types import Certificate, SmoothcertError, UsageError, Votes
 
 _SHAPES = 32  # prepared classifiers that are kept: for each statistic and shape of inputs
 _EXIT_SECONDS = 10.0  # to wait for the last batch when Python ends
@@ -52,13 +53,21 @@ class Request(Future[Any]):
     """The future answer to an input: a ``Certificate``, or a ``Prediction``.
 
     :meth:`cancel` works until the answer is there, and frees the place of the request at once.
+
+    Attributes:
+        procedure: The procedure, with its deadline; that of a router covers the choice too.
+        noise: The noise, which may be chosen for the input.
+        draws: The votes so far, with the request of the procedure for each part; see ``certify.replay``.
+        started: When the request left the queue, by ``time.monotonic()``; None before.
     """
 
-    def __init__(self, engine: Engine, job: Job[Any], procedure: Procedure) -> None:
+    def __init__(self, engine: Engine, job: Job[Any], procedure: Procedure, task: Task, predict: bool) -> None:
         super().__init__()
+        self.procedure, self.noise, self.draws = procedure, task.noise, keep_draws(job)
+        self.started: float | None = None
+        self._task = None if predict else task
         self._engine: Engine | None = engine  # which runs at least until the answer is there
         self._job: Job[Any] | None = job
-        self._procedure = procedure
         self._sampled: Sampled | None = None
 
     def stop(self) -> None:
@@ -72,7 +81,7 @@ class Request(Future[Any]):
             return
         if job.begin().deadline is None:
             raise UsageError(
-                f"this request for {self._procedure.name} cannot be stopped, because it proves nothing before its last "
+                f"this request for {self.procedure.name} cannot be stopped, because it proves nothing before its last "
                 "sample; use anytime with a target radius or a deadline, or cancel it."
             )
         engine._service.queue.stop(job)
@@ -85,6 +94,15 @@ class Request(Future[Any]):
         if job is not None and engine is not None:
             engine._service.drop(job)
         return True
+
+    def so_far(self) -> Certificate | None:
+        """Return the certificate that the votes so far prove, as :meth:`stop` would; None if they prove nothing yet."""
+        if self._task is None:
+            return None
+        try:
+            return replay(self.procedure.certify(self._task), list(self.draws), stop=True)
+        except UsageError:  # nothing is proved before more votes
+            return None
 
     def _release(self) -> None:
         self._job = self._engine = self._sampled = None
@@ -180,16 +198,21 @@ class Engine:
             checked = CheckedInput(smoothed.checked(sealed, x), sealed)
             (number,) = input_indices([x], index, True)
             job: Job[Any] = make_job(smoothed, sealed, number, checked, steps, seed, began)
-        job.begin()
         job.priority = priority
         job.progress = None if progress is None else _logged(progress)
-        request = Request(self, job, procedure)
+        task = smoothed.task(number, checked.tensor, job.noise or smoothed.noise, seed, began)
+        request = Request(self, job, procedure, task, predict)
         service.add(job, request)
         return request
 
     async def certify(self, x: Any, procedure: Procedure | None = None, **options: Any) -> Any:
         """Submit an input and await its answer; the arguments are those of :meth:`submit`."""
         return await asyncio.wrap_future(self.submit(x, procedure, **options))
+
+    @property
+    def alive(self) -> bool:
+        """Whether the engine answers requests."""
+        return self._thread.is_alive() and not self._service.failed
 
     def statistics(self) -> dict[str, float]:
         """Return plain numbers.
@@ -249,6 +272,10 @@ class _Service:
                 _LOG.exception("the engine has failed")
         finally:
             self.close(drain=False)
+
+    @property
+    def failed(self) -> bool:
+        return self._error is not None
 
     def require_open(self) -> None:
         if self._error is not None:
@@ -321,11 +348,11 @@ class _Service:
         request = self._requests.get(job)
         if request is None:
             raise CancelledError
-        procedure, smoothed = request._procedure, self.smoothed
+        procedure, smoothed = request.procedure, self.smoothed
         asked = [(smoothed, procedure.statistics), *smoothed.others(procedure)]
         ready = [self._ready_for(runner, counted, job.x) for runner, counted in asked]
         request._sampled = sampled = Sampled(ready, procedure.cores)
-        job.sources = sampled.sources
+        job.sources, request.started = sampled.sources, time.monotonic()
         return sampled
 
     def _ready_for(self, runner: Runner, statistics: tuple[Statistic, ...], x: Tensor) -> Ready:
