@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from importlib.resources import files
 from typing import Annotated, Any, Literal, Protocol
 
@@ -34,8 +34,6 @@ _HEADERS = {
 _ATTACK = AttackSettings(steps=10, copies=16)
 _WAITING = 4  # attacks that wait for the one that runs
 _SECONDS = 1.0  # for the votes at a changed input
-
-ReadInput = Callable[[Request], Awaitable[tuple[Served, Input]]]
 
 
 class Answers(Protocol):
@@ -92,10 +90,10 @@ def router(app: Answers) -> APIRouter:
         if direction == "attack" and size > 0:
             moved = await attacks.run(request, served, x, size, norm, label)
         else:
-            moved = await checked(lambda: random_change(served.smoothed, x, size, served.norm(norm), seed))
+            moved = await checked(lambda: random_change(served.smoothed, x, size, served.smoothed.noise.resolve_norm(norm), seed))
         given = Input(moved.numpy())
         seconds = min(_SECONDS, app.service.settings.max_deadline)
-        asked = Asked(model=served.name, predict=True, deadline=seconds if served.stops else None)
+        asked = Asked(model=served.name, predict=True, deadline=seconds if hasattr(served.procedure, "deadline") else None)
         started = await asyncio.to_thread(app.service.submit, [given], asked)
         (answer,) = await app.answers(request, started)
         if isinstance(answer, Refused):
@@ -114,6 +112,30 @@ def router(app: Answers) -> APIRouter:
         return served, x
 
     return routes
+
+
+class _Attacks:
+    """Attacks run one after the other, as each of them may use all threads of PyTorch."""
+
+    def __init__(self) -> None:
+        self._one, self._inside = asyncio.Lock(), 0
+        self._copies: dict[str, Smoothed] = {}
+
+    async def run(self, request: Request, served: Served, x: Tensor, size: float, norm: Norm, label: int) -> Tensor:
+        if norm is not Norm.L2:
+            raise Refused(422, f"the attack moves inputs in l2, not in {norm.value}; choose a random direction.")
+        if self._inside > _WAITING:
+            raise Refused(429, "too many attacks are waiting; ask again in 1 s.", 1)
+        self._inside += 1
+        try:
+            async with self._one:
+                if await request.is_disconnected():
+                    raise Refused(499, "the caller has hung up.")
+                smoothed = self._copies.setdefault(served.name, served.smoothed.frozen())
+                found: Tensor = await checked(lambda: adversarial_input(smoothed, x, label, size, _ATTACK))
+                return found
+        finally:
+            self._inside -= 1
 
 
 async def checked(work: Callable[[], Any]) -> Any:

@@ -3,7 +3,7 @@ import { ServerError, call, events } from "./api.js";
 import { drawRadius, drawVotes } from "./charts.js";
 import { NORMS, byId, grouped, make, radiusText, settingsText } from "./dom.js";
 
-const OUTCOMES = { certified: "proved", refuted: "refuted", undecided: "not proved", abstained: "not proved" };
+const OUTCOMES = { certified: "proved", refuted: "not proved (refuted)", undecided: "not proved" };
 
 /* Send an input, show how its answer arises, and return the answer; null if it was stopped or refused. */
 export async function certify(model, input, options, signal) {
@@ -28,7 +28,8 @@ export async function certify(model, input, options, signal) {
 }
 
 export function showFailure(text) {
-  byId("result").hidden = true;
+  byId("result").hidden = byId("brief").hidden = true;
+  byId("state").textContent = "";
   byId("waiting").hidden = true;
   byId("failure").hidden = false;
   byId("failure").textContent = text;
@@ -36,8 +37,8 @@ export function showFailure(text) {
 
 /* Show that there is no answer, or that it is under work. */
 export function showNothing(text) {
-  byId("failure").hidden = true;
-  byId("result").hidden = true;
+  byId("failure").hidden = byId("result").hidden = byId("brief").hidden = true;
+  byId("state").textContent = "";
   byId("waiting").hidden = false;
   byId("waiting").textContent = text;
 }
@@ -67,9 +68,11 @@ class Answer {
     byId("waiting").hidden = true;
     byId("failure").hidden = true;
     byId("result").hidden = false;
-    byId("class-name").textContent = leading < 0 ? "none" : this.model.className(leading);
+    byId("class-name").textContent = leading < 0 ? "abstains" : this.model.className(leading);
     byId("proved").textContent = radiusText(radius, this.norm);
     byId("samples").textContent = grouped(samples);
+    byId("brief").hidden = false;
+    byId("brief").textContent = `${byId("class-name").textContent}: ${NORMS[this.norm]} radius ${byId("proved").textContent}`;
     if (label === undefined) {
       byId("state").textContent = "Votes are coming in …";
       byId("sentence").textContent = "";
@@ -94,7 +97,6 @@ class Answer {
     if (!last || last[0] < answer.samples || last[1] !== answer.radius) this.points.push([answer.samples, answer.radius]);
     this.draw(answer);
     for (const element of document.querySelectorAll(".norm")) element.textContent = NORMS[this.norm];
-    byId("class-name").textContent = answer.label < 0 ? "none certain enough" : answer.class_name ?? String(answer.label);
     byId("state").textContent = "";
     byId("sentence").textContent = answer.sentence;
     byId("decisions").replaceChildren(...answer.decisions.map(({ radius, outcome }) => make("li", {

@@ -4,7 +4,12 @@ import { byId } from "./dom.js";
 let key = null;
 
 /* An error whose message the server wrote for people, in one sentence. */
-export class ServerError extends Error {}
+export class ServerError extends Error {
+  constructor(message, status = 0) {
+    super(message);
+    this.status = status;
+  }
+}
 
 /* Send a request and return its response; raise a ServerError unless it succeeded. */
 export async function call(path, { headers = {}, ...options } = {}) {
@@ -47,7 +52,7 @@ async function reach(path, options) {
 }
 
 async function checked(response) {
-  if (!response.ok) throw new ServerError(await sentence(response));
+  if (!response.ok) throw new ServerError(await sentence(response), response.status);
   return response;
 }
 

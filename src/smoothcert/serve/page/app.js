@@ -53,6 +53,8 @@ function described(served) {
     steps: served.noise.grid ?? served.noise.levels ?? 255,
     norm: served.norms[0],
     scale: served.sigma,
+    limits: served.limits,
+    procedure: served.procedure,
     targets: [radius ?? []].flat(),
     about: `${served.name}: ${served.num_classes} classes, inputs of ${served.input_shape.join(" × ")} values, ${settingsText(served.noise)} noise, procedure ${settingsText(served.procedure)}.`,
   };
@@ -62,6 +64,9 @@ function use(chosen) {
   model = chosen;
   for (const element of document.querySelectorAll(".norm")) element.textContent = NORMS[model.norm];
   byId("served").textContent = model.about;
+  byId("radius").placeholder = model.targets.join(", ") || "as large as possible";
+  byId("alpha").placeholder = `${model.procedure.alpha}; at most ${model.limits.max_alpha}`;
+  byId("deadline").placeholder = `${model.procedure.deadline ?? "none"}; at most ${model.limits.max_deadline}`;
   stage.use(model);
 }
 
@@ -79,8 +84,21 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", nameTheme)
 nameTheme();
 new ResizeObserver(() => answer?.redraw()).observe(byId("answer"));
 
+/* Ask for the models until the server is ready. */
+async function servedModels() {
+  for (;;) {
+    try {
+      return (await getJson("v1/model")).models.map(described);
+    } catch (error) {
+      if (error.status !== 503) throw error;
+      showNothing("The server is starting …");
+      await new Promise((resolve) => { setTimeout(resolve, 1000); });
+    }
+  }
+}
+
 try {
-  const models = (await getJson("v1/model")).models.map(described);
+  const models = await servedModels();
   byId("model-choice").hidden = models.length < 2;
   byId("model").replaceChildren(...models.map(({ name }) => make("option", { value: name, textContent: name })));
   byId("model").addEventListener("change", (event) => use(models.find(({ name }) => name === event.target.value)));

@@ -108,7 +108,7 @@ export function watchChanges() {
       byId("changed-votes").replaceChildren();
       describe();
       byId("verdict").textContent = "Move the slider.";
-      if (!model.isImage) return; // without pictures there is nothing to see
+      if (!model.isImage || answer.guarantee === "pointwise") return; // no pictures, or another noise at each input
       byId("perturbation").hidden = false;
       attempt(byId("noise"), showCopies);
     },

@@ -46,7 +46,7 @@ export function drawRadius(svg, points, targets, norm) {
     text(String(Number(tick.toPrecision(3))), { x: left - 8, y: y(tick) + 4, "text-anchor": "end" });
   }
   for (let tick = 0; tick <= across * 1.001; tick += acrossStep) {
-    text(grouped(Math.round(tick)), { x: x(tick), y: height - bottom + 18, "text-anchor": tick === 0 ? "start" : "middle" });
+    text(grouped(Math.round(tick)), { x: x(tick), y: height - bottom + 18, "text-anchor": tick === 0 ? "start" : tick > across - acrossStep / 2 ? "end" : "middle" });
   }
   text("samples", { x: (left + width - right) / 2, y: height - 4, "text-anchor": "middle" });
   for (const target of targets) line("target", left, y(target), width - right, y(target));

@@ -31,8 +31,9 @@ export function radiusText(radius, norm) {
 
 /* Settings with a name, in one line: gaussian (sigma 0.5, grid 255). */
 export function settingsText({ name, ...settings }) {
+  const text = (value) => (Array.isArray(value) ? value.join(" and ") : typeof value === "object" ? JSON.stringify(value) : value);
   const given = Object.entries(settings).filter(([, value]) => value !== null);
-  return given.length ? `${name} (${given.map(([key, value]) => `${key} ${value}`).join(", ")})` : name;
+  return given.length ? `${name} (${given.map(([key, value]) => `${key} ${text(value)}`).join(", ")})` : name;
 }
 
 export const NORMS = { l2: "ℓ2", l1: "ℓ1", linf: "ℓ∞", l0: "ℓ0" };
