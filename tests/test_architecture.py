@@ -28,7 +28,7 @@ LAYERS = [
     {"evaluate"},
     {"training", "report"},
     {"attack", "doctor", "hub"},
-    {"testing"},
+    {"testing", "serve"},
 ]
 """A package may import itself and the packages of the layers above it in this list."""
 

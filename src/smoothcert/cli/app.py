@@ -32,6 +32,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "recertify": (CERTIFY, "recertify:recertify", "Certify a slightly changed model from the run of the original."),
     "quantize": (CERTIFY, "quantize:quantize", "Quantise a model to int8, to certify it and run it faster."),
     "predict": (CERTIFY, "certify:predict", "Predict classes with the smoothed classifier, without radii."),
+    "serve": (CERTIFY, "serve:serve", "Serve certified answers over HTTP, by a deadline."),
+    "verify": (CERTIFY, "verify:verify", "Check an answer of a server, with or without its model."),
     "attack": (CERTIFY, "attack:attack", "Attack the smoothed classifier and compare with its certificates."),
     "ensemble": (CERTIFY, "ensemble:ensemble", "Find the order and the weights of an ensemble's members."),
     "selection": (CERTIFY, "selection:selection", "Make the training data of a selector or a router."),

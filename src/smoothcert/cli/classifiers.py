@@ -223,29 +223,47 @@ def load_smoothed(
     opened = open_models(options, datasets[0], noise)
     levels = {dataset.levels for dataset in datasets}
     grid = levels.pop() if len(levels) == 1 else None
-    running: dict[str, Any] = {name: getattr(options, name) for name in ("batch_size", "runtime", "precision")}
     ranges = {getattr(dataset, "input_range", (0.0, 1.0)) for dataset in datasets}
-    running["input_range"] = ranges.pop() if len(ranges) == 1 else None
+    input_range = ranges.pop() if len(ranges) == 1 else None
+    return smoothed_of(options, opened, noise, exact, grid=grid, input_range=input_range, **per_input)
+
+
+def smoothed_of(
+    options: ClassifierOptions,
+    opened: Opened,
+    noise: Noise | None,
+    exact: bool | None,
+    *,
+    grid: int | None,
+    **more: Any,
+) -> Loaded:
+    """Return the smoothed classifier of loaded models for data on a grid; ``more`` are options of ``Smoothed``."""
+    running: dict[str, Any] = {name: getattr(options, name) for name in ("batch_size", "runtime", "precision")}
     smoothed = opened.smoothed(
-        _noise_to_use(noise, opened), lambda each: with_arithmetic(each, grid, exact), **running, **per_input
+        _noise_to_use(noise, opened), lambda each: with_arithmetic(each, grid, exact), **running, **more
     )
     return Loaded(smoothed, opened)
 
 
 def open_models(options: ClassifierOptions, dataset: data.Dataset, noise: Noise | None = None) -> Opened:
     """Load the models and denoisers of a classifier onto the device; its classes must be those of the dataset."""
+    opened = open_given(options, dataset[0][0], noise)
+    _check_classes(opened.answering, dataset)
+    return opened
+
+
+def open_given(options: ClassifierOptions, x: torch.Tensor | None, noise: Noise | None = None) -> Opened:
+    """Load the models and denoisers of a classifier onto the device; ``x`` is an input, if one is known."""
     if options.threads is not None:
         torch.set_num_threads(options.threads)
-    opened = open_classifier(
+    return open_classifier(
         options.composition,
         noise=noise,
         device=_device(options.device),
-        x=dataset[0][0],
+        x=x,
         trust=options.trust,
         options={"architecture": options.arch, "normalize": options.normalize},
     )
-    _check_classes(opened.answering, dataset)
-    return opened
 
 
 def _check_classes(loaded: models.LoadedModel, dataset: data.Dataset) -> None:

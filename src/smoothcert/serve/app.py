@@ -103,7 +103,6 @@ def create_app(
         starting = None
         if not service.ready:
             starting = asyncio.get_running_loop().run_in_executor(None, start or service.warm_up)
-            starting.add_done_callback(_log_failure)
         yield
         if close:
             await asyncio.to_thread(service.close)
@@ -148,7 +147,9 @@ class _Routes:
         app.add_api_route(
             "/v1/certify", self.certify, responses={**_ERRORS, 200: {"model": Certified | Batch, **stream}}, **asked
         )
-        app.add_api_route("/v1/predict", self.predict, responses={**_ERRORS, 200: {"model": Predicted | Batch}}, **asked)
+        app.add_api_route(
+            "/v1/predict", self.predict, responses={**_ERRORS, 200: {"model": Predicted | Batch}}, **asked
+        )
         guarded: dict[str, Any] = {"dependencies": [Depends(self.authorised)], "responses": {401: _ERRORS[401]}}
         app.add_api_route("/v1/model", self.model, **guarded)
         app.add_api_route("/metrics", self.metrics, response_class=Response, **guarded)
@@ -245,7 +246,9 @@ class _Routes:
             inputs, batch, more = decode(media, content, self.service.form(served), files, form)
             asked = asked_for(query, more, predict)
             if asked.model is not None and self.service.model(asked.model) is not served:
-                inputs, batch, _ = decode(media, content, self.service.form(self.service.model(asked.model)), files, form)
+                inputs, batch, _ = decode(
+                    media, content, self.service.form(self.service.model(asked.model)), files, form
+                )
             return self.service.submit(inputs, asked), batch
 
         return await asyncio.get_running_loop().run_in_executor(self.threads, start)
@@ -405,11 +408,6 @@ async def _http_error(request: Request, error: Exception) -> Response:
     return JSONResponse({"error": sentence.get(error.status_code, str(error.detail))}, error.status_code, error.headers)
 
 
-def _log_failure(started: asyncio.Future[None]) -> None:
-    if not started.cancelled() and (error := started.exception()) is not None:
-        _LOG.error("the service cannot start: %s", error)
-
-
 class _Logged:
     """Logs one line for each request, without its query, and answers errors that nobody expected."""
 
@@ -431,7 +429,9 @@ class _Logged:
         try:
             await self._app(scope, receive, noted)
         except Exception as error:
-            _LOG.error("a %s was not expected", type(error).__name__, exc_info=error.with_traceback(error.__traceback__))
+            _LOG.error(
+                "a %s was not expected", type(error).__name__, exc_info=error.with_traceback(error.__traceback__)
+            )
             if not status:
                 failed = JSONResponse({"error": f"the server failed with a {type(error).__name__}."}, 500)
                 await failed(scope, receive, noted)

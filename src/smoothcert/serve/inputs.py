@@ -125,7 +125,9 @@ def decode_npy(content: bytes, form: Form) -> tuple[list[Input], bool]:
         raise Refused(422, f"the array has dtype {dtype}; send floating-point values, for 8-bit images divided by 255.")
     there = len(content) - stream.tell()
     if min(shape, default=1) < 0 or math.prod(shape) * dtype.itemsize != there:
-        raise Refused(422, f"the .npy file declares {list(shape)} values of {dtype}, but holds {there:,} bytes of them.")
+        raise Refused(
+            422, f"the .npy file declares {list(shape)} values of {dtype}, but holds {there:,} bytes of them."
+        )
     array = np.frombuffer(content, dtype, offset=stream.tell()).reshape(shape, order="F" if fortran else "C")
     return split(array, form)
 
@@ -199,7 +201,7 @@ def one_input(array: NDArray[Any], form: Form) -> Input:
     if array.shape != form.shape:
         raise Refused(422, f"the input has the shape {list(array.shape)}, but the model needs {list(form.shape)}.")
     with np.errstate(over="ignore"):
-        return Input(np.ascontiguousarray(array, dtype=np.float32))
+        return Input(np.array(array, dtype=np.float32, order="C"))  # a copy, which may be written to
 
 
 def _check_count(count: int, form: Form) -> None:
@@ -208,7 +210,11 @@ def _check_count(count: int, form: Form) -> None:
 
 
 def decode(
-    kind: str, content: bytes, form: Form, files: Sequence[tuple[str, bytes]] = (), fields: Mapping[str, str] | None = None
+    kind: str,
+    content: bytes,
+    form: Form,
+    files: Sequence[tuple[str, bytes]] = (),
+    fields: Mapping[str, str] | None = None,
 ) -> tuple[list[Input], bool, dict[str, Any]]:
     """Decode the body of a request.
 

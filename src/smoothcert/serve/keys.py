@@ -47,7 +47,9 @@ def read_keys(file: Path | None) -> Keys:
         try:
             lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
         except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"the API keys in {file} cannot be read; give a text file with a key in each line.") from error
+            raise UsageError(
+                f"the API keys in {file} cannot be read; give a text file with a key in each line."
+            ) from error
         there = [line for line in lines if line and not line.startswith("#")]
         if not there:
             raise UsageError(f"{file} holds no API key; write one in each line.")

@@ -98,7 +98,9 @@ class Recorder:
                     self._keep_input(name, number, key[1], values)
                 self._writers[key].append(self._row(found, answer, number, seconds))
             except (RunError, OSError) as error:
-                raise Refused(503, "the answer could not be recorded, so it is not sent; ask again later.", 10) from error
+                raise Refused(
+                    503, "the answer could not be recorded, so it is not sent; ask again later.", 10
+                ) from error
         return number
 
     def _row(self, found: Certificate | Prediction, answer: Json, number: int, seconds: float) -> Row:

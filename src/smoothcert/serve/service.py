@@ -331,7 +331,6 @@ def _changed(procedure: Procedure, name: str, value: Any) -> Procedure:
     return found
 
 
-
 def asked_for(query: Mapping[str, Any], body: Mapping[str, Any], predict: bool) -> Asked:
     """Read the options of a request from its query and its body.
 
