@@ -131,7 +131,7 @@ def adversarial_input(
     *,
     seed: int | None = None,
 ) -> Tensor:
-    """Return an input below ℓ2 distance ``radius`` that the attack finds against class ``label``, without judging it."""
+    """Return the input that the attack on class ``label`` finds below ℓ2 distance ``radius``, without judging it."""
     attack = _Attack(smoothed, [radius], settings or AttackSettings(), seed)
     target = attack.target(0, x, int(label))
     attack.require_gradient(target.x)

@@ -334,7 +334,9 @@ class _Routes:
 _UNCACHED = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
-async def _unless_gone(request: Request, started: Sequence[Pending], answers: Coroutine[Any, Any, list[Any]]) -> list[Any]:
+async def _unless_gone(
+    request: Request, started: Sequence[Pending], answers: Coroutine[Any, Any, list[Any]]
+) -> list[Any]:
     """Await answers; cancel them as soon as the caller hangs up."""
     working = asyncio.ensure_future(answers)
     gone = asyncio.ensure_future(_hung_up(request))

@@ -8,7 +8,8 @@ import torch
 from torch import Generator, Tensor
 
 from smoothcert.certify import Smoothed
-from smoothcert.types import Norm
+from smoothcert.noise import Discrete, Noise
+from smoothcert.types import Norm, UsageError
 
 _HALVINGS = 30
 _LONGEST = 64.0  # times the size: how far a direction is followed where the range of inputs cuts most of it off
@@ -29,7 +30,7 @@ def random_change(smoothed: Smoothed, x: Tensor, size: float, norm: Norm, seed: 
     """
     source = Generator().manual_seed(seed)
     if norm is Norm.L0:
-        return _replaced(smoothed, x, int(size), source)
+        return _replaced(smoothed.noise, x, int(size), source)
     direction = _DIRECTIONS[norm](torch.empty(x.shape, dtype=torch.float64), source)
     direction *= size / distance(torch.zeros_like(direction), direction, norm)
     low, high, found = 0.0, _LONGEST, x
@@ -48,17 +49,15 @@ def _accepted(smoothed: Smoothed, x: Tensor) -> Tensor:
     return smoothed.noise.nearest(x if limits is None else x.clamp(*limits))
 
 
-def _replaced(smoothed: Smoothed, x: Tensor, count: int, source: Generator) -> Tensor:
-    """Replace some values by others, which differ from them."""
-    low, high = smoothed.input_range or (0.0, 1.0)
+def _replaced(noise: Noise, x: Tensor, count: int, source: Generator) -> Tensor:
+    """Replace some values by other levels of the noise."""
+    if not isinstance(noise, Discrete):
+        raise UsageError(f"inputs of {noise.name} noise have no levels to replace; choose a norm other than l0.")
     places = torch.randperm(x.numel(), generator=source)[:count]
-    values = torch.rand(x.numel(), generator=source, dtype=torch.float64)[: len(places)]
+    steps = torch.randint(1, noise.levels + 1, (x.numel(),), generator=source)[: len(places)]
     moved = x.double().flatten()
-    values = low + (high - low) * values
-    values = _accepted(smoothed, values).to(x.dtype).double()
-    same = values == moved[places]
-    far = torch.where(moved[places] < (low + high) / 2, high, low)
-    moved[places] = torch.where(same, far, values)
+    levels = (moved[places] * noise.levels).round_() + steps
+    moved[places] = (levels % (noise.levels + 1)) / noise.levels
     return moved.reshape(x.shape).to(x.dtype)
 
 

@@ -87,13 +87,15 @@ def router(app: Answers) -> APIRouter:
     ) -> dict[str, Any]:
         """Classify an input at a distance of at most ``size``: in a random direction, or by an attack on a label."""
         served, x = await image(request)
+        smoothed = served.smoothed
         if direction == "attack" and size > 0:
             moved = await attacks.run(request, served, x, size, norm, label)
         else:
-            moved = await checked(lambda: random_change(served.smoothed, x, size, served.smoothed.noise.resolve_norm(norm), seed))
+            moved = await checked(lambda: random_change(smoothed, x, size, smoothed.noise.resolve_norm(norm), seed))
         given = Input(moved.numpy())
-        seconds = min(_SECONDS, app.service.settings.max_deadline)
-        asked = Asked(model=served.name, predict=True, deadline=seconds if hasattr(served.procedure, "deadline") else None)
+        stops = hasattr(served.procedure, "deadline")
+        seconds = min(_SECONDS, app.service.settings.max_deadline) if stops else None
+        asked = Asked(model=served.name, predict=True, deadline=seconds)
         started = await asyncio.to_thread(app.service.submit, [given], asked)
         (answer,) = await app.answers(request, started)
         if isinstance(answer, Refused):
@@ -107,7 +109,7 @@ def router(app: Answers) -> APIRouter:
         served, given = await app.read_one(request)
         if not app.service.form(served).is_image:
             raise Refused(422, f"inputs of {served.name} are not images, so the page cannot show them.")
-        x = torch.from_numpy(given.values)
+        x = torch.tensor(given.values)
         await checked(lambda: served.smoothed.noise.check(x))
         return served, x
 

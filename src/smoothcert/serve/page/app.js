@@ -39,6 +39,13 @@ function options() {
   return Object.fromEntries(given.filter(([, value]) => value !== ""));
 }
 
+/* The accuracy that a model records, in a sentence. */
+function measured(found) {
+  if (typeof found?.certified !== "number") return "";
+  const where = `${found.inputs ? `${found.inputs} inputs of ` : ""}${found.dataset ?? "its data"}`;
+  return ` Measured in training on ${where}: ${(100 * found.certified).toFixed(1)} % certified${found.radius ? ` at radius ${found.radius}` : ""}.`;
+}
+
 /* What the page needs of a served model. */
 function described(served) {
   const classes = served.class_names ?? [];
@@ -56,7 +63,7 @@ function described(served) {
     limits: served.limits,
     procedure: served.procedure,
     targets: [radius ?? []].flat(),
-    about: `${served.name}: ${served.num_classes} classes, inputs of ${served.input_shape.join(" × ")} values, ${settingsText(served.noise)} noise, procedure ${settingsText(served.procedure)}.`,
+    about: `${served.name}: inputs of ${served.input_shape.join(" × ")} values, noise ${settingsText(served.noise)}, procedure ${settingsText(served.procedure)}.${measured(served.measured)}`,
   };
 }
 
