@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from smoothcert.noise import Discrete, Gaussian, Noise, Uniform
     from smoothcert.plugins import register
     from smoothcert.sampling.sigma import GridSigma, OptimizeSigma
+    from smoothcert.serve.client import Client
     from smoothcert.store import Log, Run, load_run, merge_runs, read_log, write_log
     from smoothcert.training import Method, TrainingSettings, train, train_denoiser
     from smoothcert.training.methods import (
@@ -77,6 +78,7 @@ _PACKAGES = {
     "noise": "Discrete Gaussian Noise Uniform",
     "plugins": "register",
     "sampling.sigma": "GridSigma OptimizeSigma",
+    "serve.client": "Client",
     "store": "Log Run load_run merge_runs read_log write_log",
     "training": "Method TrainingSettings train train_denoiser",
     "training.methods": "CatRS Consistency Macer NoiseAugmentation SmoothAdv SmoothMix Stability",
@@ -100,6 +102,7 @@ __all__ = [
     "Certificate",
     "CheckpointError",
     "CheckpointInfo",
+    "Client",
     "Cluster",
     "Cohen",
     "Consensus",

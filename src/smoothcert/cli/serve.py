@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,10 +14,10 @@ import torch
 import typer
 
 from smoothcert import data
-from smoothcert.certify import Procedure
-from smoothcert.cli.classifiers import ClassifierOptions, SigmaOptions, open_given, smoothed_of
+from smoothcert.certify import Procedure, Smoothed
+from smoothcert.cli.classifiers import ClassifierOptions, Loaded, SigmaOptions, open_given, smoothed_of
 from smoothcert.cli.noises import DrawnNoiseOptions
-from smoothcert.cli.options import Group, build, derived, hardware
+from smoothcert.cli.options import Group, build, derived
 from smoothcert.cli.procedures import ProcedureOptions
 from smoothcert.data.classes import read_classes
 from smoothcert.models import LoadedModel
@@ -90,26 +91,15 @@ def serve(
         smoothcert serve router.yaml --radius 0.25 --host 0.0.0.0 --keys keys.txt
         smoothcert serve net.onnx --shape 3x224x224 --classes imagenet --sigma 0.25 --deadline 2
     """
-    _require_packages()
+    require_packages()
     from smoothcert.serve.keys import read_keys
     from smoothcert.serve.run import run_service
 
     keys = read_keys(service.keys)
     made = load_service(noise, how, form, classifier, each, service)
-
-    def start() -> None:
-        if made.recorder is not None:
-            made.recorder.open(made.served)
-        made.warm_up()
-
-    run_service(
-        made,
-        host=service.host,
-        port=service.port,
-        keys=keys,
-        start=start,
-        announce=lambda text: typer.echo(text, err=True),
-    )
+    if made.recorder is not None:
+        made.recorder.open(made.served)
+    run_service(made, host=service.host, port=service.port, keys=keys, announce=lambda text: typer.echo(text, err=True))
 
 
 def load_service(
@@ -155,7 +145,8 @@ def load_served(
     """Load a smoothed classifier, with its procedure and what is known of its inputs."""
     from smoothcert.serve.service import Served
 
-    smoothed, procedure, shape, loaded = load_answering(noise, how, form, classifier, per_input)
+    chosen = noise.build()
+    smoothed, procedure, shape, loaded = load_answering(chosen, noise.exact, how, form, classifier, per_input)
     answering = loaded.opened.answering
     names = read_classes(form.classes).names if form.classes else answering.class_names or _trained_classes(answering)
     count = len(names) if names else answering.num_classes
@@ -171,14 +162,14 @@ def load_served(
 
 
 def load_answering(
-    noise: DrawnNoiseOptions,
+    chosen: Noise | None,
+    exact: bool | None,
     how: ProcedureOptions,
     form: InputFormOptions,
     classifier: ClassifierOptions,
     per_input: Mapping[str, Any],
-) -> tuple[Any, Procedure, tuple[int, ...], Any]:
+) -> tuple[Smoothed, Procedure, tuple[int, ...], Loaded]:
     """Load a smoothed classifier; return it with its procedure, the shape of its inputs, and what was loaded."""
-    chosen: Noise | None = noise.build()
     if how.procedure is None and classifier.aces is None:
         how = replace(how, procedure="anytime")
     procedure = how.build(classifier.aces)
@@ -194,7 +185,7 @@ def load_answering(
         classifier,
         opened,
         chosen,
-        noise.exact,
+        exact,
         grid=_PIXELS if image else None,
         input_range=None if form.any_values else (0.0, 1.0),
         **per_input,
@@ -233,12 +224,8 @@ def _measured(loaded: LoadedModel) -> dict[str, Any] | None:
     return {**found, "radius": recipe.get("radius") or loaded.extra.get("sigma"), **about}
 
 
-def _require_packages() -> None:
-    try:
-        import fastapi
-        import multipart  # noqa: F401
-        import prometheus_client  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise UsageError(f'serving needs {error.name}; pip install "smoothcert[serve]".') from error
-    assert fastapi is not None
+def require_packages() -> None:
+    """Refuse to start without the packages of the extra ``serve``."""
+    for name in ("fastapi", "uvicorn", "prometheus_client", "python_multipart"):
+        if find_spec(name) is None:
+            raise UsageError(f'serving needs {name}; pip install "smoothcert[serve]".')

@@ -124,7 +124,6 @@ def answer_json(
     **facts: Any,
 ) -> Json:
     """Return the answer to a request; ``facts`` are added as they are."""
-    certified = isinstance(answer, Certificate)
     found: Json = {"label": answer.label, "class_name": class_name(answer.label, class_names)}
     if isinstance(answer, Certificate):
         found |= {
@@ -158,7 +157,7 @@ def answer_json(
         "model": {"name": name, "identity": answer.model if isinstance(answer, Certificate) else identity},
         "noise": dict(noise),
         "procedure": dict(procedure["procedure"]),
-        "runtime": answer.runtime if certified else None,
+        "runtime": answer.runtime if isinstance(answer, Certificate) else None,
         **facts,
         "sentence": sentence(answer, class_names, changes),
     }

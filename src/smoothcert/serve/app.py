@@ -6,10 +6,20 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, MutableMapping, Sequence
+import traceback
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    MutableMapping,
+    Sequence,
+)
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from email.message import Message
+from pathlib import Path
 from typing import Any, TypeVar
 
 from fastapi import Depends, FastAPI, Query, Request
@@ -143,7 +153,7 @@ class _Routes:
             "openapi_extra": _BODY,
             "tags": ["answers"],
         }
-        stream = {"content": {"text/event-stream": {}}}
+        stream: dict[str, Any] = {"content": {"text/event-stream": {}}}
         app.add_api_route(
             "/v1/certify", self.certify, responses={**_ERRORS, 200: {"model": Certified | Batch, **stream}}, **asked
         )
@@ -153,7 +163,7 @@ class _Routes:
         guarded: dict[str, Any] = {"dependencies": [Depends(self.authorised)], "responses": {401: _ERRORS[401]}}
         app.add_api_route("/v1/model", self.model, **guarded)
         app.add_api_route("/metrics", self.metrics, response_class=Response, **guarded)
-        state = {"responses": {503: _ERRORS[503]}}
+        state: dict[str, Any] = {"responses": {503: _ERRORS[503]}}
         app.add_api_route("/healthz", self.healthy, **state)
         app.add_api_route("/readyz", self.is_ready, **state)
 
@@ -363,7 +373,7 @@ async def _hung_up(request: Request) -> None:
 async def _multipart(request: Request, content: bytes) -> tuple[list[tuple[str, bytes]], dict[str, str]]:
     """Read the files and the fields of a form."""
 
-    async def once() -> AsyncIterator[bytes]:
+    async def once() -> AsyncGenerator[bytes, None]:
         yield content
         yield b""
 
@@ -408,6 +418,11 @@ async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     sentence = {404: "there is no such page; see /docs.", 405: "this method is not allowed here; see /docs."}
     return JSONResponse({"error": sentence.get(error.status_code, str(error.detail))}, error.status_code, error.headers)
+
+
+def _places(error: Exception) -> str:
+    """Return where an error was raised, without its message, which may quote an input."""
+    return " > ".join(f"{Path(each.filename).name}:{each.lineno}" for each in traceback.extract_tb(error.__traceback__))
 
 
 class _Logged:

@@ -88,9 +88,8 @@ def _in_form(file: Image.Image, form: Form) -> Input:
     image = ImageOps.exif_transpose(file)
     if file.getexif().get(0x0112, 1) != 1:
         changes.append("rotated as its EXIF data say")
-    if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
-        if np.asarray(image.convert("RGBA"))[..., 3].min() < 255:
-            raise Refused(422, "the image has transparent pixels; put it on a background of one colour.")
+    if _is_transparent(image):
+        raise Refused(422, "the image has transparent pixels; put it on a background of one colour.")
     mode = "L" if form.shape[0] == 1 else "RGB"
     if image.mode != mode:
         changes.append(f"converted from {image.mode} to {mode}")
@@ -107,6 +106,11 @@ def _in_form(file: Image.Image, form: Form) -> Input:
         changes.append(f"resized from {image.size[0]}×{image.size[1]} {how} {width}×{height} pixels")
         image = size.resized(image)
     return Input(image_tensor(image).numpy(), tuple(changes))
+
+
+def _is_transparent(image: Image.Image) -> bool:
+    possible = image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info
+    return possible and bool(np.asarray(image.convert("RGBA"))[..., 3].min() < 255)
 
 
 def decode_npy(content: bytes, form: Form) -> tuple[list[Input], bool]:

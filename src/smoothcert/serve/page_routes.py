@@ -74,7 +74,8 @@ def router(app: Answers) -> APIRouter:
             drawn = noise.sample(x, x.new_empty((count, *x.shape)))
             return {"input": picture(x), "copies": [picture(each) for each in drawn], "noise": noise.config()}
 
-        return await checked(draw)
+        found: dict[str, Any] = await checked(draw)
+        return found
 
     @routes.post("/perturb")
     async def perturb(

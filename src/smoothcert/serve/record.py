@@ -7,7 +7,7 @@ import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from smoothcert.certify.inputs import CheckedInput
 from smoothcert.evaluate.certification import run_config
 from smoothcert.evaluate.driver import session_facts
+from smoothcert.noise import noise_from_config
 from smoothcert.serve.answers import Json
 from smoothcert.serve.refusals import Refused
 from smoothcert.store.rows import SCHEMA, Row, certificate_row
@@ -116,7 +117,7 @@ class Recorder:
             "correct": found.label != ABSTAIN,
             "p_lower": 0.0,
             "alpha": found.alpha,
-            "norm": getattr(norm, "value", norm) or self._norm(answer),
+            "norm": getattr(norm, "value", norm) or noise_from_config(answer["noise"]).norms[0].value,
             "n": found.n,
             "counts": list(found.counts),
             "n0": 0,
@@ -126,12 +127,6 @@ class Recorder:
             "model": answer["model"]["identity"],
         }
         return {name: row.get(name) for name in SCHEMA.names}
-
-    @staticmethod
-    def _norm(answer: Json) -> str:
-        from smoothcert.noise import noise_from_config
-
-        return noise_from_config(answer["noise"]).norms[0].value
 
     def _keep_input(self, name: str, number: int, predict: bool, values: NDArray[np.float32]) -> None:
         stream = io.BytesIO()

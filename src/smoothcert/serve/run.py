@@ -53,8 +53,13 @@ def _protocol(seconds: float) -> type[H11Protocol]:
             super().connection_lost(exc)
 
         def _give_up(self) -> None:
-            if self.cycle is None and not self.transport.is_closing():
+            if not self._asked and not self.transport.is_closing():
                 self.transport.close()
+
+        @property
+        def _asked(self) -> bool:
+            cycle: object = self.cycle
+            return cycle is not None
 
     return Impatient
 

@@ -346,14 +346,14 @@ def asked_for(query: Mapping[str, Any], body: Mapping[str, Any], predict: bool) 
     given = {name: value for name, value in {**query, **body}.items() if value is not None}
     if predict and "radius" in given:
         raise Refused(422, "a prediction has no radius; leave it out, or ask /v1/certify.")
-    name = given.get("model")
-    if name is not None and not isinstance(name, str):
+    model = given.get("model")
+    if model is not None and not isinstance(model, str):
         raise Refused(422, "model must be a name.")
     return Asked(
         radius=_radii(given["radius"]) if "radius" in given else None,
         alpha=_number("alpha", given["alpha"]) if "alpha" in given else None,
         deadline=_number("deadline", given["deadline"]) if "deadline" in given else None,
-        model=name,
+        model=model,
         seed=_seed(given["seed"]) if "seed" in given else None,
         predict=predict,
     )
