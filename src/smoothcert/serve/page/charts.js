@@ -3,14 +3,15 @@ import { NORMS, grouped, make, makeSvg, radiusText } from "./dom.js";
 
 const BARS = 5;
 
-/* Draw one bar for each of the most frequent classes, and one for the rest. */
+/* Draw one bar for each of the classes with the most votes, and one for the rest. */
 export function drawVotes(list, votes, names, samples, answer) {
   const order = votes.map((_, place) => place).sort((a, b) => votes[b] - votes[a]);
-  const few = votes.length <= BARS + 1 ? order : order.slice(0, BARS);
+  const voted = Math.max(1, votes.filter((count) => count > 0).length);
+  const few = order.slice(0, Math.min(voted, BARS));
   const rows = few.map((place) => [names[place] ?? String(place), votes[place], place === answer]);
   if (few.length < order.length) {
-    const others = order.slice(BARS);
-    rows.push([`${others.length} other classes`, others.reduce((sum, place) => sum + votes[place], 0), false]);
+    const others = order.slice(few.length);
+    rows.push([others.length > 1 ? `${others.length} other classes` : names[others[0]] ?? String(others[0]), others.reduce((sum, place) => sum + votes[place], 0), false]);
   }
   list.replaceChildren(...rows.map(([name, count, answered]) => {
     const fill = make("span", { className: "fill" });
