@@ -1,59 +1,17 @@
-"""Services of small classifiers whose votes are known, and a caller for them."""
+"""Let the tests of this folder import ``serve.services``, and call services."""
 
 from __future__ import annotations
 
-import time
+import sys
+from pathlib import Path
 
 import pytest
-import torch
-from torch import nn
-
-pytest.importorskip("fastapi")
 from fastapi.testclient import TestClient
 
-from smoothcert import Anytime, Gaussian, Smoothed
+sys.path.append(str(Path(__file__).parents[1]))
+
+from serve.services import make_service, wait_until_ready
 from smoothcert.serve.app import create_app
-from smoothcert.serve.service import Served, Service
-from smoothcert.serve.settings import ServiceSettings
-
-SHAPE = (1, 4, 4)
-
-
-class Bright(nn.Module):
-    """Class 1 where the mean exceeds ½: for a mean m the radius is |m − ½|·√16 in ℓ2."""
-
-    def forward(self, x):
-        score = x.flatten(1).mean(dim=1) - 0.5
-        return torch.stack([-score, score], dim=1)
-
-
-class Columns(nn.Module):
-    """Logits that are small whole numbers, so no batch shape can change a vote."""
-
-    def forward(self, x):
-        return (x > 0.5).float().sum(dim=(1, 2))
-
-
-def served(model=None, procedure=None, *, name="bright", shape=SHAPE, noise=None, **options) -> Served:
-    smoothed = Smoothed(
-        model or Bright(), noise or Gaussian(0.25, grid=255), **{"runtime": "eager", "batch_size": 100, **options}
-    )
-    names = ("dark", "bright") if model is None else None
-    return Served(name, smoothed, procedure or Anytime(0.1, n_max=5_000, deadline=5.0), shape, names)
-
-
-def make_service(*all_served, recorder=None, **limits) -> Service:
-    service = Service(all_served or [served()], ServiceSettings(**limits), recorder)
-    if recorder is not None:
-        recorder.open(service.served)
-    return service
-
-
-def wait_until_ready(client) -> None:
-    until = time.monotonic() + 60
-    while client.get("/readyz").status_code != 200:
-        assert time.monotonic() < until
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -72,7 +30,3 @@ def call():
     yield make
     for client in opened:
         client.__exit__(None, None, None)
-
-
-def grey(value: float) -> list:
-    return torch.full(SHAPE, value).tolist()

@@ -446,9 +446,7 @@ class _Logged:
         try:
             await self._app(scope, receive, noted)
         except Exception as error:
-            _LOG.error(
-                "a %s was not expected", type(error).__name__, exc_info=error.with_traceback(error.__traceback__)
-            )
+            _LOG.error("a %s was not expected at %s", type(error).__name__, _places(error))
             if not status:
                 failed = JSONResponse({"error": f"the server failed with a {type(error).__name__}."}, 500)
                 await failed(scope, receive, noted)

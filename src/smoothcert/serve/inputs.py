@@ -74,6 +74,8 @@ def decode_image(content: bytes, form: Form) -> Input:
             return _in_form(file, form)
     except Refused:
         raise
+    except Image.DecompressionBombError:
+        raise Refused(413, f"the image has too many pixels; send at most {form.max_pixels:,} pixels.") from None
     except UnidentifiedImageError:
         raise Refused(415, f"the image is in none of the formats {', '.join(FORMATS)}; convert it.") from None
     except Exception as error:  # the decoders raise many kinds of errors on damaged files
