@@ -93,7 +93,8 @@ def serving(model: Path) -> str:
     on_path = started.name != "smoothcert" or shutil.which("smoothcert") == str(started)
     command = "smoothcert" if on_path else str(started)
     return (
-        f"\nDraw a digit and watch its certificate: run\n  {command} serve {shlex.quote(str(model))} --radius 0.1,0.25,0.5\n"
+        "\nDraw a digit and watch its certificate: run\n"
+        f"  {command} serve {shlex.quote(str(model))} --radius 0.1,0.25,0.5\n"
         "and open http://127.0.0.1:8000/ in a browser."
     )
 

@@ -4,6 +4,11 @@ import { drawRadius, drawVotes } from "./charts.js";
 import { NORMS, byId, grouped, make, radiusText, settingsText } from "./dom.js";
 
 const OUTCOMES = { certified: "proved", refuted: "not proved (refuted)", undecided: "not proved" };
+const GUARANTEES = {
+  global: "global: one smoothed classifier answers for all inputs",
+  routed: "routed: the choice of the classifier that answers is certified too",
+  pointwise: "pointwise: about the classifier with the noise chosen for this input",
+};
 
 /* Send an input, show how its answer arises, and return the answer; null if it was stopped or refused. */
 export async function certify(model, input, options, signal) {
@@ -109,7 +114,7 @@ class Answer {
   facts(answer, text) {
     const known = {
       Outcome: answer.outcome,
-      Guarantee: answer.guarantee,
+      Guarantee: GUARANTEES[answer.guarantee] ?? answer.guarantee,
       Arithmetic: answer.arithmetic === "float" ? "float: the rounding of sums is not covered by the proof" : answer.arithmetic,
       α: answer.alpha,
       Noise: settingsText(answer.noise),
