@@ -372,6 +372,21 @@ def test_a_bad_file_is_refused_in_a_sentence_and_the_next_one_is_answered(visit,
     assert page.is_hidden("#perturbation")
 
 
+def test_a_file_that_is_too_large_and_a_server_that_ends(visit):
+    with serving(shapes(), unhurried()) as (address, service):
+        page = visit(address, expected=["ERR_"])
+        page.set_input_files("#file", {"name": "x.png", "mimeType": "image/png", "buffer": bytes(10_000_001)})
+        expect(page.locator("#failure")).to_contain_text("accepts at most 10\u202f000\u202f000.")
+        page.select_option("#model", "unhurried")
+        draw(page, VERTICAL)
+        page.wait_for_selector("#result:visible")
+        service.close(drain=False)
+        page.wait_for_selector("#failure:visible")
+        assert page.inner_text("#failure").endswith("the server is shutting down; ask another one.")
+    page.click("#certify")
+    expect(page.locator("#failure")).to_have_text("The server cannot be reached; see whether it still runs.")
+
+
 def test_a_key_is_asked_for_and_kept_in_memory_only(visit):
     with serving(shapes(), keys=[KEY]) as (address, _):
         page = visit(address, expected=["401 (Unauthorized)"], wait=False)

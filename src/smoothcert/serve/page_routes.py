@@ -15,6 +15,7 @@ from torch import Tensor
 
 from smoothcert.attack import AttackSettings, adversarial_input
 from smoothcert.certify import Smoothed
+from smoothcert.sampling.seeds import fresh_seed
 from smoothcert.serve.changes import distance, random_change
 from smoothcert.serve.inputs import Input
 from smoothcert.serve.pictures import picture, picture_of_change
@@ -71,7 +72,7 @@ def router(app: Answers) -> APIRouter:
 
         def draw() -> dict[str, Any]:
             noise = served.smoothed.noise
-            drawn = noise.sample(x, x.new_empty((count, *x.shape)))
+            drawn = noise.sample(x, x.new_empty((count, *x.shape)), torch.Generator().manual_seed(fresh_seed()))
             return {"input": picture(x), "copies": [picture(each) for each in drawn], "noise": noise.config()}
 
         found: dict[str, Any] = await checked(draw)
@@ -135,7 +136,7 @@ class _Attacks:
                 if await request.is_disconnected():
                     raise Refused(499, "the caller has hung up.")
                 smoothed = self._copies.setdefault(served.name, served.smoothed.frozen())
-                found: Tensor = await checked(lambda: adversarial_input(smoothed, x, label, size, _ATTACK))
+                found: Tensor = await checked(lambda: adversarial_input(smoothed, x, label, size, _ATTACK).cpu())
                 return found
         finally:
             self._inside -= 1

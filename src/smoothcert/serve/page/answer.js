@@ -14,6 +14,10 @@ const GUARANTEES = {
 export async function certify(model, input, options, signal) {
   const shown = new Answer(model, options.radius);
   try {
+    const most = model.limits.max_bytes;
+    if (input.body.size > most) {
+      throw new ServerError(`The file has ${grouped(input.body.size)} bytes; this server accepts at most ${grouped(most)}.`);
+    }
     const query = new URLSearchParams({ ...options, model: model.name });
     const response = await call(`v1/certify?${query}`, {
       method: "POST", body: input.body, signal, headers: { "Content-Type": input.type, Accept: "text/event-stream" },

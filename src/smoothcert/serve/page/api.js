@@ -29,7 +29,7 @@ export async function* events(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let waiting = "";
   for (;;) {
-    const { value, done } = await reader.read();
+    const { value, done } = await read(reader);
     if (done) return;
     waiting = (waiting + value).replace(/\r\n/g, "\n");
     const blocks = waiting.split("\n\n");
@@ -39,6 +39,15 @@ export async function* events(response) {
       const field = (name) => lines.filter((line) => line.startsWith(`${name}:`)).map((line) => line.slice(name.length + 1).trimStart());
       if (field("data").length) yield [field("event")[0] ?? "message", field("data").join("\n")];
     }
+  }
+}
+
+async function read(reader) {
+  try {
+    return await reader.read();
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ServerError("The connection ended before the answer; try again.");
   }
 }
 
