@@ -35,8 +35,8 @@ class InputFormOptions(Group, panel="Inputs"):
 
     shape: Annotated[str | None, "The shape of an input, as 3x32x32; by default what the model records."] = None
     classes: Annotated[str | None, "A file with the names of the classes, or `imagenet`."] = None
-    levels: Annotated[
-        int, typer.Option(min=1, help="With exact noise, values must be multiples of 1/LEVELS: 255 for 8-bit images.")
+    grid: Annotated[
+        int, typer.Option(min=1, help="With exact noise, values must be multiples of 1/GRID: 255 for 8-bit images.")
     ] = 255
     any_values: Annotated[bool, "Accept inputs with any values; by default they must lie in [0, 1]."] = False
 
@@ -187,7 +187,7 @@ def load_answering(
         opened,
         chosen,
         exact,
-        grid=form.levels if image else None,
+        grid=form.grid if image else None,
         input_range=None if form.any_values else (0.0, 1.0),
         **per_input,
     )

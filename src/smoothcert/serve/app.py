@@ -113,6 +113,7 @@ def create_app(
         starting = None
         if not service.ready:
             starting = asyncio.get_running_loop().run_in_executor(None, start or service.warm_up)
+            starting.add_done_callback(_log_failure)
         yield
         if close:
             await asyncio.to_thread(service.close)
@@ -418,6 +419,11 @@ async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     sentence = {404: "there is no such page; see /docs.", 405: "this method is not allowed here; see /docs."}
     return JSONResponse({"error": sentence.get(error.status_code, str(error.detail))}, error.status_code, error.headers)
+
+
+def _log_failure(starting: asyncio.Future[None]) -> None:
+    if not starting.cancelled() and (error := starting.exception()) is not None:
+        _LOG.error("the service cannot start: %s", error)
 
 
 def _places(error: Exception) -> str:

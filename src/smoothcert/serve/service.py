@@ -86,9 +86,19 @@ class Served:
 
     @property
     def probe(self) -> torch.Tensor:
-        """An input in the middle of the range."""
+        """An input of one value, which every noise accepts."""
+        return torch.full(self.shape, float((self.smoothed.input_range or (0.0, 0.0))[0]))
+
+    @property
+    def probes(self) -> list[torch.Tensor]:
+        """Inputs with and without the small distance to the grid that most images have."""
         low, high = self.smoothed.input_range or (0.0, 0.0)
-        return self.smoothed.noise.nearest(torch.full(self.shape, (low + high) / 2))
+        noise, ramp = self.smoothed.noise, torch.linspace(low, high, math.prod(self.shape)).reshape(self.shape)
+        try:
+            noise.check(noise.nearest(ramp))
+        except UsageError:
+            return [self.probe]
+        return [self.probe, noise.nearest(ramp)]
 
     def describe(self) -> Json:
         """Return what is known of the model as JSON values."""
@@ -208,14 +218,15 @@ class Service:
         """Answer one request for each model, so that the first one of a caller does not wait for preparations."""
         for each in self.served.values():
             procedure = self._shortened(each.procedure)
-            each.engine.submit(each.probe, procedure, seed=fresh_seed(), index=INDEX).result()
+            for x in each.probes:
+                each.engine.submit(x, procedure, seed=fresh_seed(), index=INDEX).result()
             each.engine.submit(each.probe, procedure, seed=fresh_seed(), index=INDEX, predict=True).result()
             each.describe()
         self.ready = True
 
     @staticmethod
     def _shortened(procedure: Procedure) -> Procedure:
-        return replace(procedure, deadline=0.2) if isinstance(procedure, Anytime) else procedure
+        return replace(procedure, deadline=0.05) if isinstance(procedure, Anytime) else procedure
 
     def close(self, drain: bool = True) -> None:
         """Stop all engines."""
