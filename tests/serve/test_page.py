@@ -378,6 +378,8 @@ def test_a_file_that_is_too_large_and_a_server_that_ends(visit):
         page.set_input_files("#file", {"name": "x.png", "mimeType": "image/png", "buffer": bytes(10_000_001)})
         expect(page.locator("#failure")).to_contain_text("accepts at most 10\u202f000\u202f000.")
         page.select_option("#model", "unhurried")
+        page.click("#options summary")
+        page.fill("#deadline", "10")
         draw(page, VERTICAL)
         page.wait_for_selector("#result:visible")
         service.close(drain=False)

@@ -24,12 +24,14 @@ export async function certify(model, input, options, signal) {
     });
     if (!response.headers.get("Content-Type").startsWith("text/event-stream")) return shown.finish(await response.text());
     for await (const [name, text] of events(response)) {
+      signal.throwIfAborted();
       if (name === "votes") shown.progress(JSON.parse(text));
       if (name === "error") throw new ServerError(JSON.parse(text).error);
       if (name === "answer") return shown.finish(text);
     }
     throw new ServerError("The connection ended before the answer; try again.");
   } catch (error) {
+    shown.stop();
     if (signal.aborted) return null;
     showFailure(error instanceof ServerError ? error.message : `The page failed: ${error.message}`);
     return null;
@@ -92,14 +94,19 @@ class Answer {
     this.redraw();
   }
 
+  /* Draw nothing more, not even what has already arrived. */
+  stop() {
+    cancelAnimationFrame(this.frame);
+    this.latest = null;
+  }
+
   redraw() {
     drawRadius(byId("radius-chart"), this.points, this.targets, this.norm);
   }
 
   finish(text) {
     const answer = JSON.parse(text);
-    cancelAnimationFrame(this.frame);
-    this.latest = null;
+    this.stop();
     this.norm = answer.norm ?? this.norm;
     this.targets = answer.decisions.map(({ radius }) => radius);
     const last = this.points[this.points.length - 1];
