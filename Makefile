@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test lint soundness faults exits fuzz bench bench-training clean
+.PHONY: demo test lint soundness faults exits fuzz bench bench-training bench-serving serving-faults clean
 
 demo: $(VENV)/.core
 	$(BIN)/smoothcert demo
@@ -38,6 +38,12 @@ bench: $(VENV)/.bench
 
 bench-training: $(VENV)/.bench
 	$(BIN)/python benchmarks/training.py
+
+bench-serving: $(VENV)/.bench
+	$(BIN)/python benchmarks/serving.py
+
+serving-faults: $(VENV)/.dev
+	$(BIN)/python benchmarks/serving_faults.py
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

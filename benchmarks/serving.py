@@ -2,8 +2,9 @@
 
 For a LeNet on MNIST and a ResNet-20 on CIFAR-10, each under Anytime at r = σ/2: callers over loopback, 1, 8 and 64 at a
 time; ``certify_dataset`` on the same images; and a naive server, the same web framework with a lock around
-``Smoothed.certify``. Then requests at random times at 80 % of the measured rate with a deadline, and a linear classifier
-with known radii under full load, with random deadlines and callers that hang up. Callers and server share the cores.
+``Smoothed.certify``. Then requests at random times at 80 % of the measured rate with a deadline, and a linear
+classifier with known radii under full load, with random deadlines and callers that hang up. Callers and server share
+the cores.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from typing import Any
 import numpy as np
 import torch
 from scipy import stats
-from serving_load import HOST, closed_loop, exchange, one, open_loop, request, save, server, show, start
 from torch import nn
+
+from serving_load import HOST, closed_loop, exchange, one, open_loop, request, save, server, show, start
 
 HERE = Path(__file__).resolve()
 LENET = HERE.parent / "mnist" / "models" / "gaussian.safetensors"
@@ -131,9 +133,7 @@ def throughput(name: str, model: str, dataset: str, sigma: float, shape: str, op
 
         port = port_of(process)
         for clients in (1, 8, 64):
-            rows[f"naive, {clients} clients"] = asyncio.run(
-                closed_loop(port, clients, bodies, options.seconds)
-            ).row()
+            rows[f"naive, {clients} clients"] = asyncio.run(closed_loop(port, clients, bodies, options.seconds)).row()
     finally:
         process.kill()
     most = rows["served, 64 clients"]

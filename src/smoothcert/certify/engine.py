@@ -268,7 +268,7 @@ class _Service:
                     self._finish(job, answer)
         except BaseException as error:
             self._error = error
-            if "interpreter shutdown" not in str(error):  # Python ends, and with it the threads of the pool
+            if "cannot schedule new futures" not in str(error):  # Python ends, and with it the threads of the pool
                 _LOG.exception("the engine has failed")
         finally:
             self.close(drain=False)

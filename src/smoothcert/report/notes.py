@@ -17,6 +17,7 @@ import numpy as np
 from smoothcert.report.metrics import NORM_TEXT
 from smoothcert.store import Origin, Outcomes
 from smoothcert.store.outcomes import METADATA_COLUMNS, Metadata, merged_metadata
+from smoothcert.store.run_json import REQUESTS
 from smoothcert.types import RUNNER_UP, Guarantee, Norm
 
 CHOSEN = (
@@ -130,6 +131,7 @@ def notes(shown: Sequence[Subject], *, ranked: bool = False) -> list[str]:
         *[f"Best and runner-up are found among runs of the same {same} only."] * (ranked and (kinds or inputs)),
         *_mixed(shown),
         *_runner_up(shown),
+        *_served(shown),
         *expected_errors(shown),
         *chosen([run for each in shown for run in each.runs]),
     ]
@@ -174,6 +176,14 @@ def _runner_up(shown: Sequence[Subject]) -> list[str]:
     names = [run.name for run in runs if (run.origin or Origin()).bound == RUNNER_UP]
     of = "" if len(names) == len(runs) else f" of {name_list(names)}" if names else ""
     return [f"Radii{of} use the runner-up bound where the selection votes favour it."] if names else []
+
+
+def _served(shown: Sequence[Subject]) -> list[str]:
+    """Name runs of a server, which does not know the true classes."""
+    runs = dict.fromkeys(run for each in shown for run in each.runs)
+    names = [run.name for run in runs if (run.origin or Origin()).data == REQUESTS]
+    of = "" if len(names) == len(runs) else f" of {name_list(names)}" if names else ""
+    return [f"True classes{of} are unknown: each answer of the server counts as correct."] if names else []
 
 
 def expected_errors(shown: Sequence[Subject]) -> list[str]:

@@ -20,13 +20,11 @@ from smoothcert.serve.answers import Json
 from smoothcert.serve.refusals import Refused
 from smoothcert.store.rows import SCHEMA, Row, certificate_row
 from smoothcert.store.run import RunWriter, open_run
+from smoothcert.store.run_json import REQUESTS
 from smoothcert.types import ABSTAIN, Certificate, Prediction, RunError, StrPath
 
 if TYPE_CHECKING:
     from smoothcert.serve.service import Served
-
-REQUESTS = "requests"
-"""The name of the data of a recorded run: true classes are unknown, and each answer counts as correct."""
 
 
 class Recorder:

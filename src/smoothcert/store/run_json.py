@@ -27,6 +27,9 @@ FORMAT = 1
 VOTES = "votes"
 """The kind of a run that holds votes without certificates: soft labels, or decisions of a black-box classifier."""
 
+REQUESTS = "requests to a server"
+"""The name of the data of a run that a server recorded: true classes are unknown, and each answer counts as correct."""
+
 Count = Annotated[int, Field(gt=0, lt=2**63)]
 Position = Annotated[int, Field(ge=0, lt=2**63)]
 Whole = Annotated[int, Field(gt=-(2**63), lt=2**63)]
