@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from smoothcert import Cohen, Gaussian, Smoothed, data, load_run
-from smoothcert.cli.demo import summary
+from smoothcert.cli.demo import serving, summary
 from smoothcert.data.inputs import data_fingerprint
 from smoothcert.evaluate import certify_dataset
 from smoothcert.store import Outcomes, write_run
@@ -102,3 +103,15 @@ def test_the_demo_ends_with_its_own_numbers():
     assert "75.0% of 8 test digits correctly" in text
     assert "abstains on 12.5%" in text
     assert "For 62.5% of them" in text
+
+
+def test_the_demo_names_a_program_that_is_found(monkeypatch):
+    for started, found, command in (
+        (".venv/bin/smoothcert", None, ".venv/bin/smoothcert"),
+        (".venv/bin/smoothcert", "/usr/bin/smoothcert", ".venv/bin/smoothcert"),
+        ("/usr/bin/smoothcert", "/usr/bin/smoothcert", "smoothcert"),
+        ("/usr/lib/__main__.py", None, "smoothcert"),
+    ):
+        monkeypatch.setattr("sys.argv", [started])
+        monkeypatch.setattr("shutil.which", lambda _, found=found: found)
+        assert f"\n  {command} serve 'a b.safetensors' --radius" in serving(Path("a b.safetensors"))

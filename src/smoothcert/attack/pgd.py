@@ -122,6 +122,22 @@ def attack_input(
     return attack.batch([target])[0]
 
 
+def adversarial_input(
+    smoothed: Smoothed,
+    x: Any,
+    label: int,
+    radius: float,
+    settings: AttackSettings | None = None,
+    *,
+    seed: int | None = None,
+) -> Tensor:
+    """Return the input that the attack on class ``label`` finds below ℓ2 distance ``radius``, without judging it."""
+    attack = _Attack(smoothed, [radius], settings or AttackSettings(), seed)
+    target = attack.target(0, x, int(label))
+    attack.require_gradient(target.x)
+    return attack._climb([target], radius)[0]
+
+
 def attack_dataset(
     smoothed: Smoothed,
     dataset: Indexable,

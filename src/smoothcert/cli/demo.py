@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -69,6 +71,7 @@ def demo(
     write_report(page, report_html(paths, title="Digits, certified", find_dataset=find_dataset))
     typer.echo(f"\n{summary(outcomes[1])}\n\nModels: {output / 'models'}\nRuns: {output / 'runs'}\nPicture: {picture}")
     typer.echo(f"Report: {page}")
+    typer.echo(serving(output / "models" / f"sigma-{SIGMAS[-1]:.2f}.safetensors"))
 
 
 def summary(outcomes: Outcomes) -> str:
@@ -81,6 +84,18 @@ def summary(outcomes: Outcomes) -> str:
         f"of the image up to ℓ2 length {RADIUS:g} can alter the right answer.\nEach such statement is wrong with "
         "probability at most 0.001. A larger σ trades accuracy at 0 for larger radii.\nOpen the report in a browser to "
         "see curves, the votes of single digits, and how ACES trades certificates for accuracy."
+    )
+
+
+def serving(model: Path) -> str:
+    """Tell how to open the page of a server on a model."""
+    started = Path(sys.argv[0])
+    on_path = started.name != "smoothcert" or shutil.which("smoothcert") == str(started)
+    command = "smoothcert" if on_path else str(started)
+    return (
+        "\nDraw a digit and watch its certificate: run\n"
+        f"  {command} serve {shlex.quote(str(model))} --radius 0.1,0.25,0.5\n"
+        "and open http://127.0.0.1:8000/ in a browser."
     )
 
 

@@ -7,36 +7,42 @@ import json
 import logging
 import time
 import traceback
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, MutableMapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    MutableMapping,
+    Sequence,
+)
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from email.message import Message
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
 from fastapi import Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
-from fastapi.staticfiles import StaticFiles
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
 
 import smoothcert
+from smoothcert.serve import page_routes
 from smoothcert.serve.answers import Batch, Certified, Failed, Predicted
-from smoothcert.serve.inputs import decode
+from smoothcert.serve.inputs import Input, decode
 from smoothcert.serve.keys import Keys
 from smoothcert.serve.refusals import Refused
-from smoothcert.serve.service import Pending, Service, asked_for
+from smoothcert.serve.service import Pending, Served, Service, asked_for
 from smoothcert.types import SmoothcertError
 
 T = TypeVar("T")
 Scope = MutableMapping[str, Any]
 _LOG = logging.getLogger("smoothcert.serve")
 _EVENTS = 0.05  # seconds between events about votes
-_PAGE = Path(__file__).parent / "page"
 _CLOSED = 499  # the caller has hung up; nobody sees this status but the log
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
@@ -126,12 +132,8 @@ def create_app(
     )
     routes = _Routes(service, keys or Keys(), metrics)
     routes.add_to(app)
-    if find_spec("smoothcert.serve.page_routes") is not None:
-        from importlib import import_module
-
-        app.include_router(import_module("smoothcert.serve.page_routes").router(service))
-    if (_PAGE / "index.html").is_file():
-        app.mount("/", StaticFiles(directory=_PAGE, html=True))
+    app.include_router(page_routes.router(routes), dependencies=[Depends(routes.authorised)])
+    app.mount("/", page_routes.PageFiles())
     app.add_exception_handler(Refused, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http_error)
@@ -232,7 +234,7 @@ class _Routes:
         started, batch = await self._start(request, predict)
         if not batch and "text/event-stream" in request.headers.get("accept", ""):
             return StreamingResponse(self._events(started[0]), media_type="text/event-stream", headers=_UNCACHED)
-        answers = await _unless_gone(request, started, self._all(started))
+        answers = await self.answers(request, started)
         if not batch:
             (found,) = answers
             if isinstance(found, Refused):
@@ -289,7 +291,25 @@ class _Routes:
         except ClientDisconnect:
             raise Refused(_CLOSED, "the caller has hung up.") from None
 
-    async def _all(self, started: list[Pending]) -> list[Any]:
+    async def read_one(self, request: Request) -> tuple[Served, Input]:
+        """Return the model that the address of a request names, and the only input in its body."""
+        content = await self._body(request)
+        media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+        def read() -> tuple[Served, Input]:
+            served = self.service.model(request.query_params.get("model"))
+            inputs, batch, _ = decode(media, content, self.service.form(served))
+            if batch:
+                raise Refused(422, "the body is a batch; send one input.")
+            return served, inputs[0]
+
+        return await asyncio.get_running_loop().run_in_executor(self.threads, read)
+
+    async def answers(self, request: Request, started: Sequence[Pending]) -> list[Any]:
+        """Return the answers to inputs, or why there are none, unless the caller hangs up."""
+        return await _unless_gone(request, started, self._all(started))
+
+    async def _all(self, started: Sequence[Pending]) -> list[Any]:
         return await asyncio.gather(*map(self._one, started))
 
     async def _one(self, pending: Pending) -> Any:
@@ -328,7 +348,9 @@ class _Routes:
 _UNCACHED = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
-async def _unless_gone(request: Request, started: list[Pending], answers: Coroutine[Any, Any, list[Any]]) -> list[Any]:
+async def _unless_gone(
+    request: Request, started: Sequence[Pending], answers: Coroutine[Any, Any, list[Any]]
+) -> list[Any]:
     """Await answers; cancel them as soon as the caller hangs up."""
     working = asyncio.ensure_future(answers)
     gone = asyncio.ensure_future(_hung_up(request))
