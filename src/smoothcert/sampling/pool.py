@@ -313,7 +313,8 @@ class _Run(Generic[Answer]):
             while chunk.room and self._overtakes(stream) and (job := self._feed.take()) is not None:
                 self._enter(chunk, kind, job, reach)
             self._fill(chunk, stream, stream.request.stop)
-        chunk.capacity = min(-(-max(chunk.rows, 1) // size) * size, limit)
+        if self._turn is None:
+            chunk.capacity = min(-(-max(chunk.rows, 1) // size) * size, limit)
         fits = source is self._entry
         while chunk.room and fits and (job := self._feed.take()) is not None:
             fits = self._enter(chunk, kind, job, reach)
