@@ -234,13 +234,13 @@ def measure(name: str, n: int, n_limit: int) -> dict[str, object]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--load", action="store_true", help="measure next to busy processes instead")
+    parser.add_argument("--load", type=int, nargs="*", metavar="N", help="measure next to N busy processes: 0, 2 and 4")
     parser.add_argument("--model", choices=MODELS, action="append", help="only these models")
     args = parser.parse_args()
     names = args.model or list(MODELS)
-    if args.load:
+    if args.load is not None:
         for name in names:
-            for load in LOADS:
+            for load in args.load or LOADS:
                 found = {"model": name, "busy processes": load, **measure_loaded(name, load)}
                 print(json.dumps({"benchmark": "throughput", "threads": torch.get_num_threads(), **found}), flush=True)
         return

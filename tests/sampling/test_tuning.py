@@ -26,22 +26,19 @@ class Clock:
         return self.now
 
 
-def compare(layouts: Layouts, clock: Clock, times) -> int:
-    """Run a comparison in which the k-th turn of each layout takes ``times(layout, k)`` per copy; count the turns."""
+def compare(layouts: Layouts, times) -> list[float]:
+    """Run a comparison in which the k-th turn of each layout takes ``times(layout, k)`` per copy; return all times."""
     numbers = {layout: itertools.count() for layout in ALL}
-    turns = 0
+    taken = []
     while (layout := layouts.next()) is not None:
-        seconds = 100 * times(layout, next(numbers[layout]))
-        clock.now += seconds
-        layouts.record(layout, 100, seconds)
-        turns += 1
-    return turns
+        taken.append(100 * times(layout, next(numbers[layout])))
+        layouts.record(layout, 100, taken[-1])
+    return taken
 
 
 def found(times) -> Layout:
-    clock = Clock()
-    layouts = Layouts(ALL, clock)
-    compare(layouts, clock, times)
+    layouts = Layouts(ALL)
+    compare(layouts, times)
     return layouts.best
 
 
@@ -51,7 +48,7 @@ def test_the_fastest_layout_is_found():
 
 
 def test_layouts_take_turns():
-    layouts = Layouts(ALL, Clock())
+    layouts = Layouts(ALL)
     assert [layouts.next() for _ in range(6)] == [*ALL, *ALL]
 
 
@@ -78,42 +75,37 @@ def test_threads_that_wait_for_each_other_must_be_clearly_faster():
 
 
 def test_a_long_run_compares_again_and_switches():
-    clock = Clock()
-    layouts = Layouts(ALL, clock)
+    layouts = Layouts(ALL)
     quiet = {APART: 1.0, TOGETHER: 0.5, ALONE: 1.9}
     busy = {APART: 3.0, TOGETHER: 20.0, ALONE: 4.0}
-    compare(layouts, clock, lambda layout, k: quiet[layout])
+    spent = sum(compare(layouts, lambda layout, k: quiet[layout]))
     assert layouts.best == TOGETHER
-    spent = clock.now
     assert not layouts.due
-    clock.now += (PERIOD - 1) * spent
+    layouts.sampled((PERIOD - 1) * spent)
     assert layouts.next() is None
-    clock.now += 1.01 * spent
+    layouts.sampled(1.01 * spent)
     assert layouts.due
-    turns = compare(layouts, clock, lambda layout, k: busy[layout])
+    turns = compare(layouts, lambda layout, k: busy[layout])
     assert layouts.best == APART
-    assert turns < 3 * TURNS  # the layout that became bad has dropped out
-    clock.now += 1e6
-    compare(layouts, clock, lambda layout, k: quiet[layout])
+    assert len(turns) < 3 * TURNS  # the layout that became bad has dropped out
+    layouts.sampled(1e6)
+    compare(layouts, lambda layout, k: quiet[layout])
     assert layouts.best == TOGETHER
 
 
 def test_turns_that_were_not_full_decide_nothing_but_cost_time():
-    clock = Clock()
-    layouts = Layouts(ALL, clock)
+    layouts = Layouts(ALL)
     for _ in range(3 * TURNS):
-        clock.now += 1.0
         layouts.record(layouts.next(), 0, 1.0)
     assert layouts.best == APART
     assert layouts.next() is None
-    clock.now += 3 * TURNS * PERIOD
+    layouts.sampled(3 * TURNS * PERIOD)
     assert layouts.next() == APART
 
 
 def test_a_late_turn_of_another_thread_changes_nothing():
-    clock = Clock()
-    layouts = Layouts(ALL, clock)
-    compare(layouts, clock, lambda layout, k: 1.0)
+    layouts = Layouts(ALL)
+    compare(layouts, lambda layout, k: 1.0)
     layouts.record(TOGETHER, 100, 0.001)
     assert layouts.best == APART
 
@@ -187,16 +179,17 @@ def test_the_stopwatch_leaves_out_what_others_took(monkeypatch):
 class Scripted(Layouts):
     """Takes seconds per copy from a table that may change, instead of from the clock."""
 
-    def __init__(self, table, clock):
-        super().__init__(ALL, clock)
-        self.table, self.timed, self.full, self.ticks = table, [], [], clock
+    def __init__(self, table):
+        super().__init__(ALL)
+        self.table, self.timed, self.full = table, [], []
 
     def record(self, layout, copies, seconds):
         self.timed.append(layout)
         self.full.append(copies)
-        taken = copies * self.table[layout]
-        self.ticks.now += taken
-        super().record(layout, copies, taken)
+        super().record(layout, copies, copies * self.table[layout])
+
+    def sampled(self, seconds):
+        super().sampled(0.0)
 
 
 def votes(model, n, layouts, jobs=1, batch_size=40):
@@ -211,7 +204,7 @@ def votes(model, n, layouts, jobs=1, batch_size=40):
 def test_votes_are_the_same_whatever_is_chosen(exact_logits):
     expected = votes(exact_logits, 6_000, None)
     for best in ALL:
-        layouts = Scripted({layout: 1.0 if layout == best else 2.0 for layout in ALL}, Clock())
+        layouts = Scripted({layout: 1.0 if layout == best else 2.0 for layout in ALL})
         assert votes(exact_logits, 6_000, layouts) == expected
         assert layouts.best == best
         assert set(layouts.timed) == set(ALL)
@@ -220,15 +213,14 @@ def test_votes_are_the_same_whatever_is_chosen(exact_logits):
 
 def test_a_long_run_switches_while_it_runs(exact_logits):
     """A second comparison is due soon; by then, the layout in use has become slow."""
-    clock = Clock()
-    layouts = Scripted({APART: 1.0, TOGETHER: 0.5, ALONE: 2.0}, clock)
+    layouts = Scripted({APART: 1.0, TOGETHER: 0.5, ALONE: 2.0})
     used = []
 
     def model(batch):
         used.append(layouts.best)
         if layouts.best == TOGETHER and not layouts.due:
             layouts.table = {APART: 1.0, TOGETHER: 30.0, ALONE: 1.5}
-            clock.now += 10_000.0
+            Layouts.sampled(layouts, 1e9)
         return exact_logits(batch)
 
     assert votes(model, 40_000, layouts) == votes(exact_logits, 40_000, None)
@@ -237,7 +229,7 @@ def test_a_long_run_switches_while_it_runs(exact_logits):
 
 
 def test_small_inputs_end_no_comparison_wrongly(exact_logits):
-    layouts = Scripted(dict.fromkeys(ALL, 1.0) | {TOGETHER: 0.001}, Clock())
+    layouts = Scripted(dict.fromkeys(ALL, 1.0) | {TOGETHER: 0.001})
     for _ in range(20):
         assert votes(exact_logits, 60, layouts) == votes(exact_logits, 60, None)
     assert layouts.best == APART
@@ -255,13 +247,13 @@ def test_threads_of_pytorch_are_restored(exact_logits):
             inside.add(torch.get_num_threads())
             return exact_logits(batch)
 
-        votes(model, 6_000, Scripted(dict.fromkeys(ALL, 1.0), Clock()))
+        votes(model, 6_000, Scripted(dict.fromkeys(ALL, 1.0)))
         assert inside == {1, 2}
         assert torch.get_num_threads() == 2
 
 
 def test_an_abandoned_run_leaves_the_layouts_usable(exact_logits):
-    layouts = Scripted(dict.fromkeys(ALL, 1.0), Clock())
+    layouts = Scripted(dict.fromkeys(ALL, 1.0))
 
     def failing(batch):
         raise ValueError("lost")
@@ -273,7 +265,7 @@ def test_an_abandoned_run_leaves_the_layouts_usable(exact_logits):
 
 
 def test_inputs_with_deadlines_are_not_slowed_by_comparisons(exact_logits):
-    layouts = Scripted(dict.fromkeys(ALL, 1.0), Clock())
+    layouts = Scripted(dict.fromkeys(ALL, 1.0))
 
     def steps():
         return (yield Draw(ESTIMATION, 2_000, deadline=time.monotonic() + 1e6))

@@ -238,6 +238,8 @@ class _Run(Generic[Answer]):
                         done.deliver()
                     else:
                         waiting.append(done)
+                        if self._layouts is not None and self._turn is None:
+                            self._layouts.sampled(done.seconds / self._layout.workers)
                         self._backlog.add(done)
                 while waiting and not waiting[0].missing:
                     self._deliver(waiting.popleft())

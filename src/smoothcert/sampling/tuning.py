@@ -34,7 +34,7 @@ ADVANTAGE = 1.1
 """How many times faster than the layout in use another one must be."""
 
 PERIOD = 20
-"""Layouts are compared again after so many times the time that the last comparison took."""
+"""Layouts are compared again after so many times the time that the last comparison took, spent on sampling."""
 
 TURNS = 4
 """How often each layout is timed in a comparison."""
@@ -91,26 +91,25 @@ class Layouts:
 
     Args:
         layouts: The layouts, the first of which is used until another one is found to be faster.
-        clock: Returns the time in seconds.
 
     Attributes:
         best: The layout to use.
     """
 
-    def __init__(self, layouts: Sequence[Layout], clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, layouts: Sequence[Layout]) -> None:
         self.best = layouts[0]
         self.most = max(layout.workers for layout in layouts)
-        self._layouts, self._clock = tuple(layouts), clock
+        self._layouts = tuple(layouts)
         self._lock = threading.Lock()
         self._turns: deque[Layout] = deque()
         self._times: dict[Layout, list[float]] = {}
         self._spent = 0.0
-        self._again = -math.inf  # when to compare next
+        self._rest = 0.0  # seconds of sampling until the next comparison
 
     @property
     def due(self) -> bool:
         """Whether a layout is to be timed now."""
-        return len(self._layouts) > 1 and (bool(self._turns) or self._clock() >= self._again)
+        return len(self._layouts) > 1 and (bool(self._turns) or self._rest <= 0)
 
     def next(self) -> Layout | None:
         """Return the layout to time in the next turn, if one is due."""
@@ -120,7 +119,7 @@ class Layouts:
             if not self._turns:
                 ordered = sorted(self._layouts, key=lambda layout: layout != self.best)
                 self._turns.extend(ordered * TURNS)
-                self._times, self._spent, self._again = {}, 0.0, math.inf
+                self._times, self._spent, self._rest = {}, 0.0, math.inf
             return self._turns.popleft()
 
     def record(self, layout: Layout, copies: int, seconds: float) -> None:
@@ -135,9 +134,14 @@ class Layouts:
                 self._turns = deque(turn for turn in self._turns if turn not in found or found[turn][0] <= most)
             if self._turns:
                 return
-            self._again = self._clock() + PERIOD * self._spent
+            self._rest = PERIOD * self._spent
             if self.best in found:
                 self.best = min(found, key=lambda each: found[each][1] * self._handicap(each))
+
+    def sampled(self, seconds: float) -> None:
+        """Count the time of sampling outside of turns."""
+        with self._lock:
+            self._rest -= seconds
 
     def _handicap(self, layout: Layout) -> float:
         return (1.0 if layout == self.best else ADVANTAGE) * (1.0 if layout.threads == 1 else STEADINESS)
