@@ -189,7 +189,7 @@ def test_batch_size_is_kept(net, image, brief):
     assert_same(runtime, net, image)
 
 
-def test_the_fastest_candidate_wins_and_failing_ones_have_no_rate(image):
+def test_the_fastest_candidate_wins_and_failing_ones_have_no_time(image):
     def slow(batch: Tensor) -> Tensor:
         threading.Event().wait(0.005)
         return batch.flatten(1)
@@ -198,9 +198,9 @@ def test_the_fastest_candidate_wins_and_failing_ones_have_no_rate(image):
         raise RuntimeError("out of memory")
 
     runs = {"slow": slow, "broken": broken, "fast": lambda batch: batch.flatten(1)}
-    rates = benchmark({name: Candidate(run, image, Setup(20, 1), 1e-4) for name, run in runs.items()}, 0.5)
-    assert set(rates) == {"slow", "fast"}
-    assert rates["fast"] > rates["slow"]
+    times = benchmark({name: Candidate(run, image, 20, 1).seconds for name, run in runs.items()}, 0.5)
+    assert set(times) == {"slow", "fast"}
+    assert times["fast"] < times["slow"]
 
 
 def permuted(model: nn.Module, plan: Plan) -> Forward:
@@ -223,8 +223,8 @@ def failing(model: nn.Module, plan: Plan) -> Forward:
     ("builder", "reason"),
     [
         (permuted, "disagrees with eager execution"),
-        (shifted, r"disagrees with eager execution \(\d+ of 100 noisy copies differ, logits by up to 0\."),
-        (invalid, r"\(100 of 100 noisy copies differ"),
+        (shifted, r"disagrees with eager execution \(\d+ of \d+ noisy copies differ, logits by up to 0\."),
+        (invalid, r"\((\d+) of \1 noisy copies differ"),
         (failing, r"\(no compiler\)"),
     ],
 )

@@ -112,7 +112,7 @@ def answers(
         smoothed.ready_for(sealed, first.x, procedure, (count or 1) * procedure.expected_samples), procedure.cores
     )
     sources += sampled.sources
-    pool = Pool(sampled.workers, sampled.threads)
+    pool = Pool(sampled.workers, sampled.threads, sampled.layouts)
 
     def decided() -> Iterator[tuple[Job[Answer], Answer]]:
         for job, answer in pool.run(chain([first], waiting)):
@@ -135,6 +135,7 @@ class Sampled:
         self.sources = [each.source for each in asked]
         self.workers = min(each.runtime.workers for each in asked)
         self.threads = asked[0].runtime.threads
+        self.layouts = asked[0].runtime.layouts if all(each.runtime.layouts for each in asked) else None
 
     def stamped(self, smoothed: Smoothed, job: Job[Answer], answer: Answer) -> Answer:
         """Check that the models are still those that were sealed, and add them to a certificate.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,23 @@ from smoothcert.sampling.tuning import TOO_FEW
 from smoothcert.types import UsageError, unknown_name
 
 _SAME_RUNTIME = 2_000_000  # samples for which a benchmarked runtime is used again, and a hundred times its samples
+_SHAPES = 32  # shapes of inputs for which runtimes are kept
+
+
+@dataclass
+class _Known:
+    """A runtime for inputs of one shape.
+
+    Attributes:
+        most: The number of samples of a call up to which it is used.
+        unmeasured: The number of samples of all calls up to which it is used.
+        drawn: The number of samples of all calls so far.
+    """
+
+    runtime: Runtime
+    most: float
+    unmeasured: float
+    drawn: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +98,7 @@ class Runner:
     def _forget(self) -> None:
         """Drop everything derived from the model."""
         self._sealing = Sealing()
-        self._prepared: tuple[object, float, Runtime] | None = None  # with the number of samples that it is good for
+        self._known: tuple[Sealed | None, dict[object, _Known]] = (None, {})  # by shape, for the model as sealed last
         self._audit: tuple[Sealed, Audit] | None = None
 
     def sealed(self) -> Sealed:
@@ -135,7 +153,7 @@ class Runner:
     def ready(self, sealed: Sealed, x: Tensor, statistics: Sequence[Statistic], samples: int) -> Ready:
         """Prepare the sealed model for the sampling pool."""
         classes = self._reference(sealed, x).num_classes
-        runtime = self._runtime(sealed, x, samples)
+        runtime = self._runtime(sealed, x, samples, drawn=True)
         audit = None
         if runtime.elsewhere is None:
             if self._audit is None or self._audit[0] is not sealed:
@@ -145,36 +163,56 @@ class Runner:
         return Ready(Source(runtime.run, self.noise, classes, statistics, *how), runtime, sealed)
 
     def _runtime(
-        self, sealed: Sealed, x: Tensor, samples: int | None = None, like: Mapping[str, Any] | None = None
+        self,
+        sealed: Sealed,
+        x: Tensor,
+        samples: int | None = None,
+        like: Mapping[str, Any] | None = None,
+        drawn: bool = False,
     ) -> Runtime:
+        """Return the runtime for a number of samples, which count as ``drawn`` for later calls if they will be."""
         if isinstance(self.runtime, Runtime):
             return self.runtime
+        known = self._choose(sealed, x, samples, like)
+        known.drawn += (samples or 0) * drawn
+        return known.runtime
+
+    def _choose(self, sealed: Sealed, x: Tensor, samples: int | None, like: Mapping[str, Any] | None) -> _Known:
+        assert isinstance(self.runtime, str)
         like = like if like and like["notes"] and self.runtime == "auto" else None
         worth = samples or 0
-        key = (sealed, x.shape, x.dtype, x.device, torch.get_num_threads())
-        known = self._prepared
-        if known is not None and known[0] == key and not like and worth <= known[1]:
-            return known[2]
-        most: float = -1  # samples that run without a benchmark
+        key = (x.shape, x.dtype, x.device, torch.get_num_threads())
+        if self._known[0] is not sealed:
+            self._known = (sealed, {})
+        kept = self._known[1]
+        known, drawn = kept.get(key), 0
+        if known is not None:
+            drawn = known.drawn
+            if not like and worth <= known.most and drawn + worth <= known.unmeasured:
+                return known
+        most = unmeasured = -1.0  # samples that run without a benchmark
         if self.runtime == "auto" and self.precision is None and not like:
-            few = worth <= TOO_FEW
-            most = TOO_FEW if few else not_worth_measuring(sealed, self._reference(sealed, x).copies)
-        if worth <= most:
+            few = drawn + worth <= TOO_FEW
+            unmeasured = TOO_FEW if few else not_worth_measuring(sealed, self._reference(sealed, x).copies)
+        if drawn + worth <= unmeasured:
+            most = unmeasured
             runtime = unprepared(sealed, self.batch_size or default_batch_size(x), self._reference(sealed, x))
         else:
-            most = max(100 * worth, _SAME_RUNTIME)
+            most, unmeasured = max(100 * worth, _SAME_RUNTIME), math.inf
             runtime = prepare(
                 sealed,
                 x,
                 noise=self.noise,
                 runtime=self.runtime,
                 batch_size=self.batch_size,
-                samples=samples,
+                samples=None if samples is None else drawn + samples,
                 precision=self.precision,
                 like=like,
             )
-        self._prepared = (key, most, runtime)
-        return runtime
+        while len(kept) >= _SHAPES and key not in kept:
+            del kept[next(iter(kept))]
+        kept[key] = _Known(runtime, most, unmeasured, drawn)
+        return kept[key]
 
     def _reference(self, sealed: Sealed, x: Tensor) -> Reference:
         """Return noisy copies and logits on which the model was verified to be a fixed function of one row."""

@@ -92,6 +92,7 @@ class Chunk:
         capacity: How many rows all batches can hold.
         rows: How many they hold.
         codes: The values of each statistic by row.
+        began: When its computation began.
         seconds: The time spent on them.
         deferred: Rows that the classifier left undecided, in order.
         undecided: The same rows by batch, until the backlog takes them.
@@ -103,6 +104,7 @@ class Chunk:
     segments: list[Segment] = field(default_factory=list)
     rows: int = 0
     codes: list[NDArray[np.int64]] = field(default_factory=list)
+    began: float = 0.0
     seconds: float = 0.0
     deferred: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     undecided: list[Undecided] = field(default_factory=list)
@@ -199,23 +201,18 @@ class Backlog:
 
 
 class Runner:
-    """Computes batches in one thread at a time, with its own memory and generator.
+    """Computes batches in one thread at a time, with its own memory and generator."""
 
-    Args:
-        threads: PyTorch's threads within each batch; the current number by default.
-    """
-
-    def __init__(self, threads: int | None) -> None:
-        self._threads = threads
+    def __init__(self) -> None:
         self._memories: WeakKeyDictionary[Source, tuple[Tensor, NoisyCopies]] = WeakKeyDictionary()
 
-    def compute(self, chunk: Chunk) -> Chunk:
-        """Draw and classify the copies of a chunk."""
-        begin = time.perf_counter()
+    def compute(self, chunk: Chunk, threads: int | None) -> Chunk:
+        """Draw and classify the copies of a chunk, with PyTorch's current number of threads by default."""
+        chunk.began = time.perf_counter()
         source = chunk.source
         memory, copies = self._memory(source, chunk.segments[0].copies.x)
         chunk.codes = [np.full(chunk.rows, -1, np.int64) for _ in source.statistics]
-        with torch.inference_mode(), intra_op_threads(self._threads or torch.get_num_threads()):
+        with torch.inference_mode(), intra_op_threads(threads or torch.get_num_threads()):
             for low in range(0, chunk.rows, len(memory)):
                 batch = memory[: chunk.rows - low]
                 parts = chunk.parts(low, low + len(batch))
@@ -236,15 +233,15 @@ class Runner:
         if chunk.undecided:
             chunk.deferred = np.concatenate([piece.rows for piece in chunk.undecided])
             chunk.missing = len(chunk.deferred)
-        chunk.seconds = time.perf_counter() - begin
+        chunk.seconds = time.perf_counter() - chunk.began
         return chunk
 
-    def decide(self, pieces: Sequence[Undecided]) -> Decided:
+    def decide(self, pieces: Sequence[Undecided], threads: int | None) -> Decided:
         """Run the rest of a cascade on undecided rows, at most a batch of them."""
         begin = time.perf_counter()
         source = pieces[0].chunk.source
         assert source.cascade is not None
-        with torch.inference_mode(), intra_op_threads(self._threads or torch.get_num_threads()):
+        with torch.inference_mode(), intra_op_threads(threads or torch.get_num_threads()):
             batch = torch.cat([piece.x for piece in pieces])
             output = torch.cat([piece.output for piece in pieces])
             logits = source.cascade.join(output, source.cascade.rest(batch))

@@ -21,6 +21,7 @@ from smoothcert.sampling.batches import Backlog, Chunk, Decided, Kind, Runner, S
 from smoothcert.sampling.copies import Copies
 from smoothcert.sampling.jobs import Answer, Draw, Failure, Feed, Job, Listed, Queue
 from smoothcert.sampling.seeds import BLOCK
+from smoothcert.sampling.tuning import Layout, Layouts
 from smoothcert.types import Votes
 
 _CHUNK = 4  # batches that a worker computes in a row if as many are requested, because switching threads takes time
@@ -38,6 +39,7 @@ class Pool:
     Args:
         workers: Batches computed at the same time, each in its own thread.
         threads: PyTorch's threads within each batch; the current number by default.
+        layouts: Chooses both instead, where jobs do not come in while others run and have no deadlines.
 
     Attributes:
         rows: Noisy copies in all batches so far.
@@ -47,6 +49,7 @@ class Pool:
 
     workers: int = 1
     threads: int | None = None
+    layouts: Layouts | None = None
     rows: int = field(default=0, init=False)
     capacity: int = field(default=0, init=False)
     running: int = field(default=0, init=False)
@@ -141,8 +144,9 @@ class _Task:
 
     work: Chunk | Sequence[Undecided]
 
-    def run(self, runner: Runner) -> Chunk | Decided:
-        return runner.compute(self.work) if isinstance(self.work, Chunk) else runner.decide(self.work)
+    def run(self, runner: Runner, threads: int | None) -> Chunk | Decided:
+        work = self.work
+        return runner.compute(work, threads) if isinstance(work, Chunk) else runner.decide(work, threads)
 
     def give_up(self) -> list[_Stream]:
         """Return the streams with copies in it, and wait for its undecided rows no longer."""
@@ -158,6 +162,28 @@ class _Task:
         return streams
 
 
+class _Turn:
+    """Chunks that are computed together, one by each worker, to time a layout."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.tasks: list[_Task] = []
+
+    @property
+    def open(self) -> bool:
+        """Whether a worker has no chunk yet."""
+        return len(self.tasks) < self.layout.workers
+
+    def record(self, layouts: Layouts, source: Source | None) -> None:
+        """Record the time, if all chunks were full and of the same source."""
+        chunks = [task.work for task in self.tasks if isinstance(task.work, Chunk)]
+        begin = min((chunk.began for chunk in chunks), default=0.0)
+        end = max((chunk.began + chunk.seconds for chunk in chunks), default=0.0)
+        full = [chunk for chunk in chunks if source is chunk.source and chunk.rows == _CHUNK * source.batch_size]
+        copies = sum(chunk.rows for chunk in full) if len(full) == self.layout.workers else 0
+        layouts.record(self.layout, copies, end - begin)
+
+
 class _Run(Generic[Answer]):
     """The state of one :meth:`Pool.run` or :meth:`Pool.serve`."""
 
@@ -168,23 +194,32 @@ class _Run(Generic[Answer]):
         self._backlog = Backlog()
         self._waiting: deque[Chunk] = deque()  # computed and not delivered yet
         self._answered: list[tuple[Job[Answer], Answer | Failure]] = []
-        self._tasks = pool.workers + 1 if pool.workers > 1 else 1  # one waits, so that no worker does
+        self._layouts = None if feed.live else pool.layouts
+        self._layout = Layout(pool.threads or 0, pool.workers)
+        self._turn: _Turn | None = None
         self._pace: WeakKeyDictionary[Source, float] = WeakKeyDictionary()  # seconds per copy in the last batch
 
+    @property
+    def _tasks(self) -> int:
+        """How many batches are computed or wait; one waits, so that no worker does."""
+        return self._layout.workers + 1 if self._layout.workers > 1 else 1
+
     def answers(self) -> Iterator[tuple[Job[Answer], Answer | Failure]]:
-        workers, most, waiting = self._pool.workers, self._tasks, self._waiting
-        runners = deque(Runner(self._pool.threads) for _ in range(most))
+        waiting = self._waiting
+        workers = self._layouts.most if self._layouts else self._layout.workers
+        runners = deque(Runner() for _ in range(workers + 1 if workers > 1 else 1))
         running: deque[tuple[_Task, Callable[[], Chunk | Decided]]] = deque()
         with ThreadPoolExecutor(workers) as threads:
             while True:
-                while len(running) < most and (task := self._next_task()):
-                    compute = task.run
-                    running.append(
-                        (task, threads.submit(compute, runners[0]).result)
-                        if workers > 1
-                        else (task, partial(compute, runners[0]))
-                    )
+                if not running:
+                    self._choose_layout()
+                while len(running) < self._tasks and (not running or self._may_start()) and (task := self._next_task()):
+                    compute = partial(task.run, runners[0], self._layout.threads or None)
+                    parallel = self._layout.workers > 1
+                    running.append((task, threads.submit(compute).result if parallel else compute))
                     runners.rotate(-1)
+                    if self._turn:
+                        self._turn.tasks.append(task)
                 self._pool.running = len(self._streams)
                 yield from self._answered
                 self._answered.clear()
@@ -203,9 +238,36 @@ class _Run(Generic[Answer]):
                         done.deliver()
                     else:
                         waiting.append(done)
+                        if self._layouts is not None and self._turn is None:
+                            self._layouts.sampled(done.seconds / self._layout.workers)
                         self._backlog.add(done)
                 while waiting and not waiting[0].missing:
                     self._deliver(waiting.popleft())
+
+    def _choose_layout(self) -> None:
+        """Choose how the next batches are computed, while none is."""
+        layouts, turn = self._layouts, self._turn
+        if layouts is None:
+            return
+        if turn is not None:
+            turn.record(layouts, self._entry)
+        timed = layouts.next() if self._may_time() else None
+        self._turn = None if timed is None else _Turn(timed)
+        self._layout = timed or layouts.best
+
+    def _may_start(self) -> bool:
+        """Return whether another batch may start, or those that run must end first because the layout changes."""
+        if self._turn is not None:
+            return self._turn.open
+        return self._layouts is None or (self._layout == self._layouts.best and not self._may_time())
+
+    def _may_time(self) -> bool:
+        """Return whether it is time to compare layouts, and there is work enough to fill batches for all workers."""
+        layouts, entry = self._layouts, self._entry
+        if layouts is None or not layouts.due or any(stream.due < math.inf for stream in self._streams):
+            return False
+        rows = sum(stream.open for stream in self._streams if stream.kind[0] is entry)
+        return not self._feed.drained or (entry is not None and rows >= layouts.most * _CHUNK * entry.batch_size)
 
     def _next_task(self) -> _Task | None:
         """Return the next task: undecided copies if they fill a batch or nothing else is requested, else a chunk.
@@ -241,18 +303,20 @@ class _Run(Generic[Answer]):
             kind = next((stream.kind for stream in more), None)
         if kind is None:
             return None
-        source, workers = kind[0], self._pool.workers
+        source, workers = kind[0], self._layout.workers
         size = source.batch_size
         same_kind = self._ordered(stream for stream in self._streams if stream.kind == kind)
         limit = self._rows_in_time(source, same_kind)
         share = sum(stream.open for stream in same_kind) // (workers * size) if workers > 1 else 1  # batches per worker
-        chunk = Chunk(source, min(size * min(max(share, 1), _CHUNK), limit))
+        batches = _CHUNK if self._turn else min(max(share, 1), _CHUNK)
+        chunk = Chunk(source, min(size * batches, limit))
         reach = {stream: stream.reach(self._tasks) for stream in same_kind}
         for stream in same_kind:
             while chunk.room and self._overtakes(stream) and (job := self._feed.take()) is not None:
                 self._enter(chunk, kind, job, reach)
             self._fill(chunk, stream, stream.request.stop)
-        chunk.capacity = min(-(-max(chunk.rows, 1) // size) * size, limit)
+        if self._turn is None:
+            chunk.capacity = min(-(-max(chunk.rows, 1) // size) * size, limit)
         fits = source is self._entry
         while chunk.room and fits and (job := self._feed.take()) is not None:
             fits = self._enter(chunk, kind, job, reach)

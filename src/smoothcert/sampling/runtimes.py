@@ -29,14 +29,17 @@ from smoothcert.sampling.tuning import (
     TOO_FEW,
     TUNING_SECONDS,
     Candidate,
+    Layout,
+    Layouts,
     Setup,
     benchmark,
+    layouts_for,
     recorded,
     tune,
 )
 from smoothcert.types import SmoothcertError, UsageError, unknown_name
 
-MEASURE_SECONDS = 1.0
+MEASURE_SECONDS = 0.5
 """Sampling that takes plain PyTorch less time than this is not worth the time to benchmark runtimes."""
 
 LONG_SECONDS = 60.0
@@ -61,12 +64,14 @@ class Runtime:
         run: Maps a batch of 1 to ``batch_size`` inputs to logits, in inference mode, on the model's device. ``workers``
             threads may call it at the same time, and no call overwrites the output of another.
         batch_size: Inputs per batch; a multiple of the noise block unless the user fixed it.
-        threads: PyTorch's intra-op threads it was tuned with; the caller sets them in every thread that calls ``run``:
+        threads: PyTorch's intra-op threads to start with; the caller sets them in every thread that calls ``run``:
             ``with intra_op_threads(runtime.threads): …``.
-        workers: How many batches to compute at the same time, each in a thread that also draws their noise.
+        workers: How many batches to compute at the same time to start with, each in a thread that also draws their
+            noise.
         notes: The measured samples per second, and why runtimes were rejected, as JSON values.
         cascade: Decides the inputs that ``run``, the head of a ``Consensus``, leaves undecided.
         elsewhere: Draws and classifies noisy copies in other processes (see ``evaluate.cluster``), instead of ``run``.
+        layouts: Chooses threads and workers while it runs, if there is a choice.
     """
 
     name: str
@@ -77,6 +82,7 @@ class Runtime:
     notes: Mapping[str, Any]
     cascade: Cascade | None = None
     elsewhere: Callable[[Sequence[Copies]], Tensor] | None = None
+    layouts: Layouts | None = None
 
     @property
     def least(self) -> int:
@@ -85,7 +91,8 @@ class Runtime:
 
     def settings(self) -> dict[str, Any]:
         """Return everything but the code, as plain values."""
-        return {key: value for key, value in vars(self).items() if key not in ("run", "cascade", "elsewhere")}
+        left_out = ("run", "cascade", "elsewhere", "layouts")
+        return {key: value for key, value in vars(self).items() if key not in left_out}
 
 
 def prepare(
@@ -234,11 +241,12 @@ def _prepared(
     forms = forms or {_CONTIGUOUS: eager(sealed.run, plan)}
     if _CHANNELS_LAST in forms and _problem(forms[_CHANNELS_LAST], reference, BLOCK, sealed, times):
         del forms[_CHANNELS_LAST]
+    layouts = layouts_for(plan.x, bool(modules))
     earlier = None if like is None else recorded(like, RUNTIMES)
     if earlier is not None and earlier[1].form in forms:
         runtime, tuned = earlier
     else:
-        tuned = tune(forms, plan.x, batch_size=batch_size, samples=samples, parallel=bool(modules))
+        tuned = tune(forms, plan.x, layouts[0], batch_size=batch_size, samples=samples)
     plan = replace(plan, setup=tuned.setup, channels_last=tuned.form == _CHANNELS_LAST)
     size = plan.setup.batch_size
     built = {"eager": forms[tuned.form]}
@@ -261,8 +269,8 @@ def _prepared(
             rejected[name] = str(error)
     rates = {"eager": tuned.rate}
     if len(built) > 1 and like is None:
-        candidates = {name: Candidate(run, plan.x, plan.setup, 1 / tuned.rate) for name, run in built.items()}
-        rates = benchmark(candidates, TUNING_SECONDS)
+        candidates = {name: Candidate(run, plan.x, size, plan.setup.threads).seconds for name, run in built.items()}
+        rates = {name: plan.setup.workers / found for name, found in benchmark(candidates, TUNING_SECONDS).items()}
     if runtime == "auto":
         runtime = max(rates, key=lambda name: rates[name] / (1.0 if name == "eager" else ADVANTAGE), default="eager")
     notes = {
@@ -272,7 +280,17 @@ def _prepared(
         "tuning": {name: round(rate, 1) for name, rate in tuned.rates.items()},
         "rejected": rejected,
     }
-    return Runtime(runtime, built[runtime], size, plan.setup.threads, plan.setup.workers, notes)
+    layouts = _layouts(runtime, plan.setup.layout, layouts)
+    chosen = Layouts(layouts) if len(layouts) > 1 else None
+    return Runtime(runtime, built[runtime], size, plan.setup.threads, plan.setup.workers, notes, layouts=chosen)
+
+
+def _layouts(runtime: str, first: Layout, layouts: Sequence[Layout]) -> list[Layout]:
+    """Return the layouts that a runtime may use, the first one first; other runtimes than eager have fixed threads."""
+    if all(layout.workers == 1 for layout in layouts):
+        return [first]
+    fixed = [Layout(first.threads, 1)]
+    return list(dict.fromkeys([first, *(layouts if runtime == "eager" else fixed)]))
 
 
 def _problem(run: Forward, reference: Reference, batch_size: int, sealed: Sealed, times: float) -> str:

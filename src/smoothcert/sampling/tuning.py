@@ -1,12 +1,20 @@
-"""Choose the batch size and threads by benchmarking."""
+"""Choose memory format, batch size, threads and workers by measuring, on a machine that may be busy with other work.
+
+Candidates take turns, so that a slow phase of the machine hits all of them. Memory format and batch size are compared
+before sampling, with one worker, by minimum times, since other processes only ever add time. Threads and workers are
+compared during sampling, by the times of the batches themselves, and now and then again, since the load of the machine
+changes. Other processes slow some layouts much more than others, which a minimum of all turns would hide; the second
+shortest time shows it, and ignores up to half of the turns if a slow phase hits them.
+"""
 
 from __future__ import annotations
 
 import math
-import statistics
+import sys
+import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -19,10 +27,19 @@ from smoothcert.sampling.seeds import BLOCK
 from smoothcert.types import SmoothcertError
 
 STEADINESS = 1.25
-"""How many times faster one batch over all threads must be than one batch per thread: threads that share a batch wait
-for each other, and become many times slower whenever another process uses one of their cores."""
+"""How many times faster several threads for each batch must be than one: threads that share a batch wait for each
+other, and become many times slower whenever another process uses one of their cores."""
 
-TUNING_SECONDS = 1.0
+ADVANTAGE = 1.1
+"""How many times faster than the layout in use another one must be."""
+
+PERIOD = 20
+"""Layouts are compared again after so many times the time that the last comparison took, spent on sampling."""
+
+TURNS = 4
+"""How often each layout is timed in a comparison."""
+
+TUNING_SECONDS = 0.3
 """The time to benchmark if the number of samples is not known."""
 
 MOST_ROWS = 1_000_000
@@ -31,19 +48,27 @@ MOST_ROWS = 1_000_000
 TOO_FEW = 800
 """So many samples are not worth tuning, however long one takes: tuning runs some hundreds."""
 
-_TUNING_SHARE = 0.1  # of the sampling time, at most
-_TUNING_MORE = 0.01  # of a long sampling time, in addition to one second
-_TUNING_LONGEST = 5.0
-_GUESS_SECONDS = 0.05
-_ROUND_SECONDS = 0.02
+_TUNING_SHARE = 0.03  # of the sampling time, at most
+_TUNING_LONGEST = 2.0
+_TURN_SECONDS = 0.002
+_SHORT_SECONDS = 0.02  # batches that take less are considered, however short the sampling
 _ROUNDS = 7
-_KEEP = 0.75  # of the best rate: slower candidates are not measured again
+_KEEP = 1.3  # times the best: slower candidates are not measured again
+_KEEP_LAYOUT = 2.0
 _MAX_WORKERS = 8  # more would wait for each other in Python
 _SIZES = {"cpu": (100, 200, 60, 400, 20, 1000), "cuda": (400, 1000, 200, 2000, 4000, 100)}  # likeliest first
 _INPUT_BYTES = {"cpu": 2**25, "cuda": 2**28}  # of one batch; the layers of a network need a multiple of it
 _RECORDED = {"batch_size": MOST_ROWS, "threads": 1024, "workers": 1024}  # the largest numbers in a file
 
 Name = TypeVar("Name")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """PyTorch's intra-op threads for each batch, and the number of batches computed in parallel."""
+
+    threads: int
+    workers: int
 
 
 @dataclass(frozen=True)
@@ -54,83 +79,172 @@ class Setup:
     threads: int
     workers: int = 1
 
-    def __str__(self) -> str:
-        return f"batch {self.batch_size}, {self.workers} worker(s) of {self.threads} thread(s)"
+    @property
+    def layout(self) -> Layout:
+        return Layout(self.threads, self.workers)
+
+
+class Layouts:
+    """Chooses among layouts by the times of real batches; several threads may use it.
+
+    A comparison times each layout in turns, and compares the second shortest time of each.
+
+    Args:
+        layouts: The layouts, the first of which is used until another one is found to be faster.
+
+    Attributes:
+        best: The layout to use.
+    """
+
+    def __init__(self, layouts: Sequence[Layout]) -> None:
+        self.best = layouts[0]
+        self.most = max(layout.workers for layout in layouts)
+        self._layouts = tuple(layouts)
+        self._lock = threading.Lock()
+        self._turns: deque[Layout] = deque()
+        self._times: dict[Layout, list[float]] = {}
+        self._spent = 0.0
+        self._rest = 0.0  # seconds of sampling until the next comparison
+
+    @property
+    def due(self) -> bool:
+        """Whether a layout is to be timed now."""
+        return len(self._layouts) > 1 and (bool(self._turns) or self._rest <= 0)
+
+    def next(self) -> Layout | None:
+        """Return the layout to time in the next turn, if one is due."""
+        with self._lock:
+            if not self.due:
+                return None
+            if not self._turns:
+                ordered = sorted(self._layouts, key=lambda layout: layout != self.best)
+                self._turns.extend(ordered * TURNS)
+                self._times, self._spent, self._rest = {}, 0.0, math.inf
+            return self._turns.popleft()
+
+    def record(self, layout: Layout, copies: int, seconds: float) -> None:
+        """Take the time of a turn; of one without ``copies``, such as of batches that were not full, only its cost."""
+        with self._lock:
+            self._spent += seconds
+            if copies:
+                self._times.setdefault(layout, []).append(seconds / copies)
+            found = {each: sorted(times) for each, times in self._times.items() if len(times) > 1}
+            if found:
+                most = _KEEP_LAYOUT * min(times[0] for times in found.values())
+                self._turns = deque(turn for turn in self._turns if turn not in found or found[turn][0] <= most)
+            if self._turns:
+                return
+            self._rest = PERIOD * self._spent
+            if self.best in found:
+                self.best = min(found, key=lambda each: found[each][1] * self._handicap(each))
+
+    def sampled(self, seconds: float) -> None:
+        """Count the time of sampling outside of turns."""
+        with self._lock:
+            self._rest -= seconds
+
+    def _handicap(self, layout: Layout) -> float:
+        return (1.0 if layout == self.best else ADVANTAGE) * (1.0 if layout.threads == 1 else STEADINESS)
+
+
+def layouts_for(x: Tensor, parallel: bool) -> list[Layout]:
+    """Return the layouts to consider, the one that other processes disturb least first: independent workers.
+
+    Args:
+        x: An input.
+        parallel: Whether batches may run in several threads at the same time.
+    """
+    threads = torch.get_num_threads()
+    if not parallel or x.device.type != "cpu":
+        return [Layout(threads, 1)]
+    workers = min(threads, _MAX_WORKERS)
+    return list(dict.fromkeys([Layout(threads // workers, workers), Layout(threads, 1), Layout(1, 1)]))
+
+
+class Stopwatch:
+    """Measures the time of a thread without the time for which other processes used its core.
+
+    That is the CPU time of the thread, unless it waited for something; then, and where the operating system does not
+    count that, it is all time.
+    """
+
+    def __init__(self) -> None:
+        self._begin = self._now()
+
+    @property
+    def seconds(self) -> float:
+        """The seconds since it was made."""
+        (wall, cpu, waits), (wall_now, cpu_now, waits_now) = self._begin, self._now()
+        return cpu_now - cpu if waits is not None and waits_now == waits else wall_now - wall
+
+    @staticmethod
+    def _now() -> tuple[float, float, int | None]:
+        waits = None
+        if sys.platform == "linux":
+            import resource
+
+            waits = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+        return time.perf_counter(), time.thread_time(), waits
 
 
 class Candidate:
-    """A way to compute noisy batches as certification does: draw noise, classify it, and take the top class.
+    """A way to compute noisy batches as certification does: draw noise, classify it, and take the top class."""
 
-    Short batches are repeated until their time can be measured, by a guess of the time of one sample.
-    """
-
-    def __init__(self, run: Forward, x: Tensor, setup: Setup, seconds_per_sample: float) -> None:
-        self._run, self._x, self._setup = run, x, setup
-        self._repeats = max(1, round(_ROUND_SECONDS / (setup.batch_size * seconds_per_sample)))
-
-    def compute(self, pool: ThreadPoolExecutor) -> int:
-        """Compute some batches, and return the number of noisy copies in them."""
-        with intra_op_threads(self._setup.threads):
-            if self._setup.workers == 1:
-                self._work(0)
-            else:
-                list(pool.map(self._work, range(self._setup.workers)))
-        return self._setup.batch_size * self._setup.workers * self._repeats
+    def __init__(self, run: Forward, x: Tensor, batch_size: int, threads: int) -> None:
+        self._run, self._x, self._threads = run, x, threads
+        self._batch = x.new_empty((batch_size, *x.shape))
+        self._generator = torch.Generator(device=x.device)
 
     @torch.inference_mode()
-    def _work(self, worker: int) -> None:
-        if torch.get_num_threads() != self._setup.threads:  # a thread of the pool that has run another setup
-            torch.set_num_threads(self._setup.threads)
-        generator = torch.Generator(device=self._x.device).manual_seed(worker)
-        batch = self._x.new_empty((self._setup.batch_size, *self._x.shape))
-        for _ in range(self._repeats):
-            self._run(batch.normal_(generator=generator).add_(self._x)).argmax(1)
-        if self._x.device.type == "cuda":
-            torch.cuda.synchronize(self._x.device)
+    def seconds(self) -> float:
+        """Return the time of a noisy copy, in batches that take long enough together to be timed."""
+        copies, watch = 0, Stopwatch()
+        with intra_op_threads(self._threads):
+            while not copies or watch.seconds < _TURN_SECONDS:
+                self._run(self._batch.normal_(generator=self._generator).add_(self._x)).argmax(1)
+                if self._x.device.type == "cuda":
+                    torch.cuda.synchronize(self._x.device)
+                copies += len(self._batch)
+        return watch.seconds / copies
 
 
-def benchmark(candidates: Mapping[Name, Candidate], seconds: float) -> dict[Name, float]:
-    """Measure the samples per second of each candidate, in rounds so that other processes slow all of them equally.
+def benchmark(
+    candidates: Mapping[Name, Callable[[], float]], seconds: float, clock: Callable[[], float] = time.perf_counter
+) -> dict[Name, float]:
+    """Measure the shortest time of each candidate, in rounds so that a slow phase of the machine hits all of them.
 
-    Slow candidates drop out after some rounds. One that fails, or for which no time is left, has no rate; but the first
-    two are always measured twice, because the first call of anything is slow.
+    Slow candidates drop out after some rounds. One that fails, or for which no time is left, has no result; but the
+    first two are always measured twice, because the first call of anything is slow.
 
     Args:
-        candidates: Likeliest first.
+        candidates: Functions that return the time of a noisy copy, likeliest first.
         seconds: The time to measure.
-
-    Returns:
-        The median rate of each, without its first round if there are more.
+        clock: Returns the time in seconds.
     """
-    rates: dict[Name, list[float]] = {}
+    fastest: dict[Name, float] = {}
     running = dict(candidates)
-    deadline = time.perf_counter() + seconds
-    with ThreadPoolExecutor(_MAX_WORKERS) as pool:  # the same threads for all, because new ones are slow at first
-        for number in range(_ROUNDS):
-            for place, (name, candidate) in enumerate(list(running.items())):
-                if (number > 1 or place > 1) and time.perf_counter() > deadline:
-                    continue
-                begin = time.perf_counter()
-                try:
-                    samples = candidate.compute(pool)
-                except RuntimeError:  # most likely out of memory
-                    del running[name]
-                    rates.pop(name, None)
-                    continue
-                rates.setdefault(name, []).append(samples / (time.perf_counter() - begin))
-            if number > 1:
-                best = max(map(_median, rates.values()), default=0.0)
-                running = {n: c for n, c in running.items() if n in rates and _median(rates[n]) > _KEEP * best}
-    return {name: _median(found) for name, found in rates.items()}
-
-
-def _median(rates: list[float]) -> float:
-    return statistics.median(rates[1:] or rates)
+    deadline = clock() + seconds
+    for number in range(_ROUNDS):
+        for place, (name, candidate) in enumerate(list(running.items())):
+            if (number > 1 or place > 1) and clock() > deadline:
+                continue
+            try:
+                fastest[name] = min(candidate(), fastest.get(name, math.inf))
+            except RuntimeError:  # most likely out of memory
+                del running[name]
+                fastest.pop(name, None)
+        if number > 0:
+            most = _KEEP * min(fastest.values(), default=0.0)
+            running = {name: each for name, each in running.items() if fastest.get(name, math.inf) <= most}
+    return fastest
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """The result of tuning: the form of the model, the setup, its samples per second, and every rate measured."""
+    """The result of tuning: the form of the model, the setup, and samples per second.
+
+    Rates are those of one worker times the number of workers.
+    """
 
     form: str
     setup: Setup
@@ -163,46 +277,41 @@ def recorded(settings: Mapping[str, Any], names: Collection[str]) -> tuple[str, 
 
 
 def tune(
-    forms: Mapping[str, Forward], x: Tensor, *, batch_size: int | None, samples: int | None, parallel: bool
+    forms: Mapping[str, Forward], x: Tensor, layout: Layout, *, batch_size: int | None, samples: int | None
 ) -> Tuned:
-    """Find the fastest form of a model, its batch size and its threads.
+    """Find the fastest form of a model and its batch size.
 
     Args:
         forms: Ways to run the same model, by name; the first one must work.
+        x: An input.
+        layout: How batches will be computed.
         batch_size: The batch size if it is fixed.
         samples: How many samples will be drawn, if known; tuning takes a small part of their time.
-        parallel: Whether batches may run in several threads at the same time.
     """
-    threads = torch.get_num_threads()
+
+    def measured(form: str, size: int) -> Callable[[], float]:
+        return Candidate(forms[form], x, size, layout.threads).seconds
+
     form = next(iter(forms))
-    alone = _seconds_per_sample(forms[form], x)  # with one thread: other processes slow down several
-    guess = alone / threads
+    first = measured(form, min(batch_size or BLOCK, BLOCK))
+    first()  # raises the errors of the model
+    guess = min(first() for _ in range(3))
     if samples is not None and samples <= TOO_FEW:
-        setup = Setup(batch_size or _batch_sizes(x, samples, math.inf)[0], threads)
-        return Tuned(form, setup, 1 / guess, {})
+        setup = Setup(batch_size or _batch_sizes(x, samples, math.inf)[0], layout.threads, layout.workers)
+        return Tuned(form, setup, layout.workers / guess, {})
     seconds = TUNING_SECONDS
     if samples is not None:
-        sampling = samples * guess
-        seconds = min(_TUNING_SHARE * sampling, TUNING_SECONDS + _TUNING_MORE * sampling, _TUNING_LONGEST)
-    sizes = (batch_size,) if batch_size else _batch_sizes(x, samples, seconds / guess / 8)
-    rates: dict[str, float] = {}
+        seconds = min(_TUNING_SHARE * samples * guess / layout.workers, _TUNING_LONGEST)
+    sizes = (batch_size,) if batch_size else _batch_sizes(x, samples, max(seconds / 8, _SHORT_SECONDS) / guess)
+    times: dict[str, float] = {}
     if len(forms) > 1:
-        candidates = {name: Candidate(run, x, Setup(sizes[0], 1), alone) for name, run in forms.items()}
-        rates = benchmark(candidates, 0.3 * seconds)
-        form = max(rates, key=rates.__getitem__, default=form)
-    setups = [Setup(size, *layout) for size in sizes for layout in _thread_layouts(x, parallel)]
-    by_setup = benchmark({setup: Candidate(forms[form], x, setup, guess) for setup in setups}, 0.7 * seconds)
-    by_setup = by_setup or {setups[0]: 1 / guess}
-    best = max(by_setup, key=lambda s: by_setup[s] * (STEADINESS if s.workers > 1 else 1.0))
-    return Tuned(form, best, by_setup[best], {**rates, **{str(setup): rate for setup, rate in by_setup.items()}})
-
-
-def _seconds_per_sample(run: Forward, x: Tensor) -> float:
-    """Estimate the time of one sample in one thread, from a few batches of one block."""
-    candidate = Candidate(run, x, Setup(BLOCK, 1), math.inf)
-    with ThreadPoolExecutor(1) as pool:
-        candidate.compute(pool)  # raises the errors of the model
-    return 1 / benchmark({"": candidate}, _GUESS_SECONDS)[""]
+        times = benchmark({name: measured(name, sizes[0]) for name in forms}, 0.4 * seconds)
+        form = min(times, key=times.__getitem__, default=form)
+    by_size = benchmark({size: measured(form, size) for size in sizes}, 0.6 * seconds) or {sizes[0]: guess}
+    size = min(by_size, key=by_size.__getitem__)
+    times |= {f"batch {each}": found for each, found in by_size.items()}
+    rates = {name: layout.workers / found for name, found in times.items()}
+    return Tuned(form, Setup(size, layout.threads, layout.workers), layout.workers / by_size[size], rates)
 
 
 def _batch_sizes(x: Tensor, samples: int | None, most: float) -> tuple[int, ...]:
@@ -211,10 +320,3 @@ def _batch_sizes(x: Tensor, samples: int | None, most: float) -> tuple[int, ...]
     fitting = _INPUT_BYTES[kind] / max(x.numel() * x.element_size(), 1)
     most = min(most, fitting, math.inf if samples is None else samples)
     return tuple(size for size in _SIZES[kind] if size <= most) or (BLOCK,)
-
-
-def _thread_layouts(x: Tensor, parallel: bool) -> Iterator[tuple[int, int]]:
-    """Yield (threads, workers): all threads for one batch, and their division among several batches."""
-    threads = torch.get_num_threads()
-    most = min(threads, _MAX_WORKERS) if parallel and x.device.type == "cpu" else 1
-    return ((threads // workers, workers) for workers in (1, 2, 4, 8) if workers <= most)

@@ -175,7 +175,7 @@ class MemberWorker:
         """Return the logits of each member on the noisy copies of a batch."""
         rows = self._batch[: sum(part.n for part in parts)]
         runtime = self._runtimes[0]
-        with torch.inference_mode(), intra_op_threads(runtime.threads):
+        with torch.inference_mode(), intra_op_threads(runtime.threads * runtime.workers):  # one batch at a time
             self._copies.draw(rows, [replace(part, x=part.x.to(self._device)) for part in parts])
             pieces, invalid = torch.split(rows, runtime.batch_size), invalid_rows(rows)[:, None]
             logits = (torch.cat([one.run(piece) for piece in pieces]) for one in self._runtimes)
