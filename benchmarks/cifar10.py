@@ -198,10 +198,10 @@ def page(results: dict[str, dict[str, object]], logs: dict[str, dict[str, object
         "ResNet-20 trained by the quick recipes (`smoothcert train cifar10-METHOD-SIGMA-quick`) and certified with "
         f"n = {_thousands(N)}, α = 0.001 on test images 0, 50, 100, … (200 images), next to published values for "
         f"ResNet-20 with n = {_thousands(PUBLISHED_N)} ({HORVATH}; CAT-RS: {PUBLISHED['catrs-0.50'][2]}). The "
-        "published models were trained for 150 epochs, ours for the epochs below; with a plus, the first number is the training "
-        "of the Gaussian model that this one starts from. Minutes are those of training in one thread with nothing "
-        "else running, measured on 2 560 images and scaled to the recipe's epochs; the soft labels of CAT-RS, and the "
-        "model that makes them, come on top. `python benchmarks/cifar10.py` rebuilds this page.",
+        "published models were trained for 150 epochs, ours for the epochs below; with a plus, the first number is the "
+        "training of the Gaussian model that this one starts from. Minutes are those of training in one thread with "
+        "nothing else running, measured on 2 560 images and scaled to the recipe's epochs; the soft labels of CAT-RS, "
+        "and the model that makes them, come on top. `python benchmarks/cifar10.py` rebuilds this page.",
         'Fewer samples prove shorter radii. "At our n" is the published ACR times the share of the ACR that '
         f"{_thousands(N)} samples in place of {_thousands(PUBLISHED_N)} keep in a published log, where each radius "
         f"gives the share of votes. {costs}. These logs are of ResNet-110; the value of CAT-RS is scaled like "

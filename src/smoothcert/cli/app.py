@@ -42,6 +42,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "aces": (COMPARE, "aces:aces", "Evaluate a composition (ACES) at every threshold."),
     "plot": (COMPARE, "plot:plot", "Draw figures of runs and logs."),
     "report": (COMPARE, "report:report", "Write one HTML page about runs."),
+    "leaderboard": (COMPARE, "leaderboard:leaderboard", "Write one HTML page that ranks runs by their votes."),
     "info": (FILES, "info:info", "Describe a run folder or a checkpoint."),
     "merge": (FILES, "results:merge", "Merge the shards of a run."),
     "import": (FILES, "results:import_logs", "Turn logs of earlier systems into run folders."),
