@@ -117,9 +117,11 @@ def paper_rows() -> Iterator[tuple[str, dict[str, float]]]:
 def test_the_names_are_these() -> None:
     expected = {f"{dataset}-{method}-{sigma}" for dataset in DATASET_NAMES for method in METHODS for sigma in SIGMAS}
     expected |= {f"{dataset}-{method}-{sigma}-quick" for dataset in SMALL for method in METHODS for sigma in SIGMAS}
+    short = ("gaussian", "consistency", "smoothmix", "catrs")
+    expected |= {f"cifar10-{method}-{sigma}-quick" for method in short for sigma in SIGMAS}
     expected |= {f"digits-{method}-0.25-quick" for method in METHODS} | IMAGENET | OTHER_NOISES.keys()
     assert sorted(expected) == NAMES
-    assert len(NAMES) == 84 + 42 + 7 + 10 + 4
+    assert len(NAMES) == 84 + 42 + 12 + 7 + 10 + 4
 
 
 def test_the_files_are_part_of_the_package() -> None:
