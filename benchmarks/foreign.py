@@ -194,9 +194,9 @@ def page(results: dict[tuple[str, float], dict[str, object]], clean: dict[str, f
 
 Published classifiers that never saw noise (ResNets of Akamaster), two with a provable bound in training (Wong and
 Kolter, 2018) and two ONNX files of the tests of ONNX Runtime, certified as they are; behind published Gaussian
-denoisers (FFDNet with its noise level set to σ, blind DnCNN; KAIR); and fine-tuned behind one ({FINETUNING.epochs} epochs). With
-n = {N:,}, α = 0.001, exact noise, on test images 0, {EVERY}, {2 * EVERY}, … ({10_000 // EVERY} images). Certified
-accuracy is in percent. Without noise, on {10_000 // CLEAN_EVERY:,} test images, their accuracy is (in percent):
+denoisers (FFDNet with its noise level set to σ, blind DnCNN; KAIR); and fine-tuned behind one ({FINETUNING.epochs}
+epochs). With n = {N:,}, α = 0.001, exact noise, on test images 0, {EVERY}, {2 * EVERY}, …
+({10_000 // EVERY} images). Certified accuracy is in percent. Without noise, on {10_000 // CLEAN_EVERY:,} test images, their accuracy is (in percent):
 {accuracies}. `python benchmarks/foreign.py` rebuilds this page.
 
 {chr(10).join(parts)}
