@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -189,23 +190,25 @@ def page(results: dict[tuple[str, float], dict[str, object]], clean: dict[str, f
                 parts.append(f"## {title}, σ = {sigma:g}\n\n{table(rows, RADII)}")
     accuracies = ", ".join(f"{name} {100 * value:.1f}" for name, value in clean.items())
     missing = [f"{row.name} at σ = {row.sigma:g}" for row in ROWS if (row.name, row.sigma) not in results]
-    return f"""\
-# Models that others trained
-
-Published classifiers that never saw noise (ResNets of Akamaster), two with a provable bound in training (Wong and
-Kolter, 2018) and two ONNX files of the tests of ONNX Runtime, certified as they are; behind published Gaussian
-denoisers (FFDNet with its noise level set to σ, blind DnCNN; KAIR); and fine-tuned behind one ({FINETUNING.epochs}
-epochs). With n = {N:,}, α = 0.001, exact noise, on test images 0, {EVERY}, {2 * EVERY}, …
-({10_000 // EVERY} images). Certified accuracy is in percent. Without noise, on {10_000 // CLEAN_EVERY:,} test images, their accuracy is (in percent):
-{accuracies}. `python benchmarks/foreign.py` rebuilds this page.
-
-{chr(10).join(parts)}
-## What a denoiser adds
-
-{gains(results)}
-
-With {10_000 // EVERY} images, intervals are wide: about ± 10 percentage points.
-{"" if not missing else f"{chr(10)}Not certified yet: {', '.join(missing)}.{chr(10)}"}"""
+    introduction = (
+        "Published classifiers that never saw noise (ResNets of Akamaster), two with a provable bound in training "
+        "(Wong and Kolter, 2018) and two ONNX files of the tests of ONNX Runtime, certified as they are; behind "
+        "published Gaussian denoisers (FFDNet with its noise level set to σ, blind DnCNN; KAIR); and fine-tuned behind "
+        f"one ({FINETUNING.epochs} epochs). With n = {N}, α = 0.001, exact noise, on test images 0, {EVERY}, "
+        f"{2 * EVERY}, … ({10_000 // EVERY} images). Certified accuracy is in percent; with so few images, its 95 % "
+        "intervals reach about 10 percentage points to both sides. Without noise, the accuracy on "
+        f"{10_000 // CLEAN_EVERY} test images is (in percent) {accuracies}. `python benchmarks/foreign.py` rebuilds "
+        "this page."
+    )
+    sections = [
+        "# Models that others trained",
+        textwrap.fill(introduction, 120, break_on_hyphens=False),
+        *(part.rstrip() for part in parts),
+        "## What a denoiser adds",
+        gains(results),
+        *([f"Not certified yet: {', '.join(missing)}."] if missing else []),
+    ]
+    return "\n\n".join(sections) + "\n"
 
 
 def main() -> None:
