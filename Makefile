@@ -38,6 +38,7 @@ bench: $(VENV)/.bench
 
 bench-training: $(VENV)/.bench
 	$(BIN)/python benchmarks/training.py
+	$(BIN)/python benchmarks/eager.py
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

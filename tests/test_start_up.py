@@ -109,6 +109,7 @@ def test_commands_on_runs_do_not_import_torch(runs, tmp_path):
         ["data", "list"],
         ["report", whole, "--no-images", "-o", str(tmp_path / "report.html")],
         ["plot", whole, "-o", str(tmp_path / "curves.png")],
+        ["leaderboard", whole, "-o", str(tmp_path / "leaderboard.html")],
     ]
     fresh(COMMANDS, json.dumps(commands))
 
