@@ -61,6 +61,9 @@ def test_every_run_is_computed_at_one_alpha(digits_runs):
     loose, strict = (data(digits_runs / "small", alpha=alpha)["groups"][0]["runs"][0] for alpha in (0.05, 1e-6))
     assert len(strict["radii"]) <= len(loose["radii"])
     assert max(strict["radii"]) < max(loose["radii"])
+    assert data(digits_runs / "small", alpha=0.001)["notes"] == []
+    (note,) = data(digits_runs / "small", alpha=0.05)["notes"]
+    assert note.startswith("small was certified at another α")
 
 
 def test_results_without_votes_are_left_out_and_named(digits_runs, tmp_path):
@@ -76,6 +79,13 @@ def test_other_inputs_are_ranked_separately(digits_runs, changed):
     labels = load_run(digits_runs / "small").table()["label"].to_pylist()
     other = changed("other", label=[(label + 1) % 10 for label in labels])
     assert [len(group["runs"]) for group in data(digits_runs / "small", other)["groups"]] == [1, 1]
+
+
+def test_another_guarantee_is_ranked_separately(digits_runs, changed):
+    pointwise = changed("pointwise", guarantee=["pointwise"] * 125)
+    found = data(digits_runs / "small", pointwise)["groups"]
+    assert [[run["name"] for run in group["runs"]] for group in found] == [["small"], ["pointwise"]]
+    assert [group["title"].rpartition(", ")[2] for group in found] == ["global guarantee", "pointwise guarantee"]
 
 
 @pytest.mark.parametrize("radius", [-0.1, float("nan"), float("inf")])

@@ -24,7 +24,7 @@ def leaderboard(
     """Write a page that ranks runs at a radius that the reader chooses, with intervals and the distribution of p_A.
 
     Radii are computed again from the stored votes; results without votes, such as logs, are left out and named. Runs
-    over other inputs or in another norm are ranked separately.
+    over other inputs, in another norm or of another guarantee are ranked separately.
 
     **Examples**
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from smoothcert.report.intervals import acr_interval
 from smoothcert.report.metrics import acr_text, average_certified_radius, axis_norm, radii_or_default
+from smoothcert.report.notes import subjects
 from smoothcert.report.page.groups import Group, groups
 from smoothcert.report.page.html import asset, embedded_json
 from smoothcert.report.page.overview import noise_cell
@@ -33,7 +34,7 @@ LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 def leaderboard_html(
     paths: Sequence[StrPath], *, radius: float | None = None, alpha: float = 0.001, title: str | None = None
 ) -> str:
-    """Make the page of runs; those over other inputs or in another norm are ranked separately.
+    """Make the page of runs; those over other inputs, in another norm or of another guarantee are ranked separately.
 
     Args:
         paths: Run folders, and folders that hold some of them, such as a zoo.
@@ -46,23 +47,29 @@ def leaderboard_html(
     """
     if radius is not None and not 0 <= radius < float("inf"):
         raise UsageError(f"the radius must be a number, 0 or larger, got {radius}.")
-    counted: list[Result] = []
-    left_out: list[str] = []
+    counted: dict[str, list[Result]] = {}  # by what they may be ranked with
+    notes: list[str] = []
     for result in find_results(paths):
         try:
-            recompute(result, alpha=alpha)
-            counted.append(result)
+            outcomes = recompute(result, alpha=alpha)
+            (subject,) = subjects([outcomes])
+            counted.setdefault(subject.rank, []).append(result)
+            if outcomes.metadata.chosen:
+                notes.append(
+                    f"{result.name} was certified at another α; its radii here are valid only if α was chosen before "
+                    "looking at the results."
+                )
         except SmoothcertError as error:
-            left_out.append(f"Left out: {str(error).partition(';')[0].rstrip('.')}.")
+            notes.append(f"Left out: {str(error).partition(';')[0].rstrip('.')}.")
     if not counted:
-        raise UsageError(f"none of the {len(left_out)} results has votes to rank. {left_out[0]}")
-    shown = groups(counted)
+        raise UsageError(f"none of the {len(notes)} results has votes to rank. {notes[0]}")
+    shown = [group for together in counted.values() for group in groups(together)]
     payload = {
         "title": title or "Leaderboard",
         "version": version("smoothcert"),
         "alpha": f"{alpha:g}",
         "edges": EDGES,
-        "notes": [*(note for group in shown for note in group.notes), *left_out],
+        "notes": [*(note for group in shown for note in group.notes), *notes],
         "groups": [_group(group, radius, alpha) for group in shown],
     }
     values = {
@@ -78,7 +85,7 @@ def _group(group: Group, radius: float | None, alpha: float) -> dict[str, Any]:
     outcomes = [recompute(result, alpha=alpha) for result in group.results]
     radii = radii_or_default(outcomes, None)
     return {
-        "title": group.title,
+        "title": f"{group.title}, {outcomes[0].metadata.text('guarantee')} guarantee",
         "norm": axis_norm(group.norm),
         "inputs": len(group.index),
         "radii": radii,
