@@ -41,6 +41,7 @@ bench: $(VENV)/.bench
 
 bench-training: $(VENV)/.bench
 	$(BIN)/python benchmarks/training.py
+	$(BIN)/python benchmarks/eager.py
 
 bench-serving: $(VENV)/.bench
 	$(BIN)/python benchmarks/serving.py

@@ -23,7 +23,7 @@ from smoothcert.store import find_results
 from smoothcert.store.result import vote_matrix
 from smoothcert.types import BOUNDS, Certificate, Outcome, Votes
 
-RUNS = Path(__file__).parent / "mnist" / "runs"
+RUNS = Path(__file__).parents[1] / "zoo"
 RADII = (0.25, 0.5, 1.0, 1.5)
 BUDGETS = (1_000, 10_000, 100_000)
 N_MAX = 100_000
@@ -77,7 +77,7 @@ def simulated(inputs: int = 200) -> tuple[np.ndarray, np.ndarray]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("runs", nargs="*", type=Path, default=sorted(RUNS.iterdir()))
+    parser.add_argument("runs", nargs="*", type=Path, default=sorted(RUNS.glob("mnist-*")))
     parser.add_argument("--repeats", type=int, default=4, help="streams of votes for each input")
     options = parser.parse_args()
     models = {"simulated": (*simulated(), 0.5)}

@@ -11,7 +11,7 @@ modified Kiefer–Weiss problem (Kiefer and Weiss, 1957), solved by backward ind
 1949). It may leave more inputs undecided at n_max than Anytime.
 
 The median input of a stored run is that of its inputs whose mean samples are the median, where the shares of its votes
-are taken as the true p. Usage: python benchmarks/samples.py [RUN ...]; by default the runs in ``benchmarks/mnist``.
+are taken as the true p. Usage: python benchmarks/samples.py [RUN ...]; by default those on MNIST in ``zoo``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ N0 = 100
 """Selection samples of Staged."""
 ALPHA = BETA = 0.001
 WALD = (12, 17, 25, 35, 50, 70, *np.geomspace(100, N_MAX / 2, 10).tolist())
-STORED = Path(__file__).parent / "mnist" / "runs"
+STORED = Path(__file__).parents[1] / "zoo"
 STORED_RADII = (0.5, 1.0, 2.0)
 RUNS = {"anytime": 5_000, "staged": 100_000}
 
@@ -207,7 +207,7 @@ def main() -> None:
     gain = [point.anytime_correct - point.staged_correct for point in points]
     over_all = {r: float(np.mean([point.anytime / point.wald for point in points if point.r == r])) for r in RADII}
     floor = {r: least_mean(float(special.ndtr(r)), [point for point in points if point.r == r]) for r in RADII}
-    runs = [Path(name) for name in sys.argv[1:]] or sorted(STORED.iterdir())
+    runs = [Path(name) for name in sys.argv[1:]] or sorted(STORED.glob("mnist-*"))
     medians = {run.name: {r: median_input(run, r) for r in STORED_RADII} for run in runs}
     result = {
         "benchmark": "samples",

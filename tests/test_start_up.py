@@ -108,6 +108,7 @@ def test_commands_on_runs_do_not_import_torch(runs, tmp_path):
         ["aces", "--help"],
         ["data", "list"],
         ["report", whole, "--no-images", "-o", str(tmp_path / "report.html")],
+        ["leaderboard", whole, "-o", str(tmp_path / "leaderboard.html")],
         ["plot", whole, "-o", str(tmp_path / "curves.png")],
     ]
     fresh(COMMANDS, json.dumps(commands))

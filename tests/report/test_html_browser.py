@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 
 import pytest
 
-from smoothcert import data
+from smoothcert import data, load_run
+from smoothcert.report.intervals import wilson_interval
 from smoothcert.report.page.html import report_html, write_report
+from smoothcert.report.page.leaderboard import leaderboard_html
 
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 from playwright.sync_api import sync_playwright
@@ -62,7 +65,7 @@ def visit(browser):
             ),
         )
         page.goto(address)
-        page.wait_for_selector("#grid .tile, #nothing:not([hidden])")
+        page.wait_for_selector("#grid .tile, #nothing:not([hidden]), #groups tbody")
         return page
 
     yield go
@@ -327,3 +330,22 @@ def test_groups_that_cannot_be_compared(visit, digits_runs, tmp_path):
     assert "kept no votes" in page.inner_text("#detail")
     assert "Guarantee: unknown" in page.inner_text("#meaning")
     assert "without images" in page.inner_text("#inputs")
+
+
+def test_the_leaderboard_ranks_at_the_chosen_radius(digits_runs, tmp_path, visit):
+    file = tmp_path / "leaderboard.html"
+    small, large = (load_run(digits_runs / name) for name in ("small", HOSTILE))
+    write_report(file, leaderboard_html([digits_runs / "small", digits_runs / HOSTILE], radius=0.0, title=TITLE))
+    page = visit(file.as_uri())
+    assert page.locator("h1").text_content() == TITLE
+    for radius in (0.0, 0.05, 0.3):
+        page.get_by_label("Rank at radius").fill(str(radius))
+        counts = {each.name: round(125 * each.certified_accuracy(radius)) for each in (small, large)}
+        rows = page.locator("tbody tr").all()
+        shown = {row.locator("th").text_content(): row.locator("td").all_text_contents() for row in rows}
+        assert list(shown) == sorted(shown, key=lambda name: -counts[name])
+        assert {name: cells[1] for name, cells in shown.items()} == {
+            name: f"{100 * count / 125:.1f}" for name, count in counts.items()
+        }
+        low, high = wilson_interval(counts["small"], 125)
+        assert shown["small"][2] == f"{math.floor(1000 * low) / 10:.1f}–{math.ceil(1000 * high) / 10:.1f}"

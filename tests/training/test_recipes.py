@@ -117,9 +117,11 @@ def paper_rows() -> Iterator[tuple[str, dict[str, float]]]:
 def test_the_names_are_these() -> None:
     expected = {f"{dataset}-{method}-{sigma}" for dataset in DATASET_NAMES for method in METHODS for sigma in SIGMAS}
     expected |= {f"{dataset}-{method}-{sigma}-quick" for dataset in SMALL for method in METHODS for sigma in SIGMAS}
+    short = ("gaussian", "consistency", "smoothmix", "catrs")
+    expected |= {f"cifar10-{method}-{sigma}-quick" for method in short for sigma in SIGMAS}
     expected |= {f"digits-{method}-0.25-quick" for method in METHODS} | IMAGENET | OTHER_NOISES.keys()
     assert sorted(expected) == NAMES
-    assert len(NAMES) == 84 + 42 + 7 + 10 + 4
+    assert len(NAMES) == 84 + 42 + 12 + 7 + 10 + 4
 
 
 def test_the_files_are_part_of_the_package() -> None:
@@ -142,7 +144,8 @@ def test_every_recipe_is_consistent(name: str) -> None:
     assert recipe.normalize is None or recipe.normalize in PRESETS
     info = DATASETS.get(recipe.dataset)
     assert recipe.dataset == "imagenet" if info is None else info.shape == models.MODELS[recipe.model].input_shape
-    assert (recipe.momentum, recipe.nesterov, recipe.weight_decay) == (0.9, True, 1e-4)
+    short = name.startswith("cifar10-gaussian") and name.endswith("-quick")
+    assert (recipe.momentum, recipe.nesterov, recipe.weight_decay) == (0.9, True, 5e-4 if short else 1e-4)
     assert recipe.batch_size % recipe.build_method().copies == 0
     assert all(milestone < recipe.epochs for milestone in recipe.milestones)
     assert bool(recipe.milestones) == (recipe.schedule == "step")
@@ -159,8 +162,9 @@ def test_soft_labels_come_from_a_gaussian_model_of_the_same_kind(name: str) -> N
         assert teacher.build_noise() == Gaussian(recipe.soft_labels.sigma) == Gaussian(0.25)
         for key in ("dataset", "model", "normalize", "augment", "schedule"):
             assert getattr(teacher, key) == getattr(recipe, key)
-        expected = 100 if name.endswith("-quick") else 500 if recipe.dataset == "imagenet" else 10_000
-        assert recipe.soft_labels.n == expected
+        quick = 20 if recipe.dataset == "cifar10" else 100
+        full = 500 if recipe.dataset == "imagenet" else 10_000
+        assert recipe.soft_labels.n == (quick if name.endswith("-quick") else full)
 
 
 @pytest.mark.parametrize(("name", "expected"), list(paper_rows()))
@@ -221,14 +225,16 @@ def test_quick_recipes_are_cheaper_and_else_the_same(name: str) -> None:
         return own + (cost(load_recipe(recipe.start)) if recipe.start else 0)
 
     assert cost(quick) * 9 < cost(full)
-    for key in ("dataset", "model", "normalize", "noise", "augment"):
+    for key in ("dataset", "normalize", "noise", "augment"):
         assert getattr(quick, key) == getattr(full, key)
+    assert quick.model == {"cifar-resnet110": "cifar-resnet20"}.get(full.model, full.model)
     assert quick.method["name"] == full.method["name"]
     if quick.start is None:
-        assert (quick.batch_size, quick.rate) == (full.batch_size, 0.05)
+        assert (quick.batch_size, quick.rate) == ((128, 0.2) if quick.dataset == "cifar10" else (full.batch_size, 0.05))
     else:  # improves a model trained with the same noise
         start = load_recipe(quick.start)
-        assert (start.noise, start.rate, start.method["name"]) == (quick.noise, 0.05, "gaussian")
+        assert (start.noise, start.method["name"]) == (quick.noise, "gaussian")
+        assert quick.rate < start.rate
 
 
 @pytest.mark.parametrize("dataset", [*SMALL, "digits"])

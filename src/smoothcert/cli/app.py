@@ -44,10 +44,14 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "aces": (COMPARE, "aces:aces", "Evaluate a composition (ACES) at every threshold."),
     "plot": (COMPARE, "plot:plot", "Draw figures of runs and logs."),
     "report": (COMPARE, "report:report", "Write one HTML page about runs."),
+    "leaderboard": (COMPARE, "leaderboard:leaderboard", "Write one HTML page that ranks runs by their votes."),
     "info": (FILES, "info:info", "Describe a run folder or a checkpoint."),
     "merge": (FILES, "results:merge", "Merge the shards of a run."),
     "import": (FILES, "results:import_logs", "Turn logs of earlier systems into run folders."),
     "export": (FILES, "results:export", "Write a run as a log that earlier systems read."),
+    "zoo list": ("", "zoo:list_models", "List the trained models with their certification."),
+    "zoo show": ("", "zoo:show_card", "Print the card of a model."),
+    "zoo get": ("", "zoo:get", "Check and download models, or copy them to a folder."),
     "data list": ("", "data:list_datasets", "List the named datasets."),
     "data fetch": ("", "data:fetch", "Download datasets."),
 }
@@ -57,6 +61,7 @@ GROUPS = {
     "recipes": (START, "List and show training recipes."),
     "denoise": (START, "Train denoisers, and classifiers behind them."),
     "corruptions": (CERTIFY, "Certify under common corruptions, and compare methods there."),
+    "zoo": (FILES, "List, show and get trained models."),
     "data": (FILES, "List and fetch datasets."),
 }
 

@@ -18,6 +18,7 @@ from smoothcert.models.sources.exported import is_program, load_program
 from smoothcert.models.sources.factory import load_factory
 from smoothcert.models.sources.huggingface import is_huggingface, load_huggingface, load_timm, own_checkpoint
 from smoothcert.models.sources.onnx_file import load_onnx
+from smoothcert.models.zoo import Zoo
 from smoothcert.specifiers import Specifier, is_factory
 from smoothcert.types import CheckpointError, StrPath, UsageError
 
@@ -61,6 +62,7 @@ def open_model(specifier: StrPath | Specifier, **options: Any) -> LoadedModel:
             - an ``.onnx`` file, a TorchScript file or a ``.pt2`` file of ``torch.export``;
             - ``hf:NAME`` of the Hugging Face hub, or a folder that ``save_pretrained`` wrote;
             - ``timm:NAME``;
+            - ``zoo:NAME``, a model of the zoo (see ``smoothcert.models.zoo``);
             - ``http://…``, an endpoint that speaks the protocol of TensorFlow Serving.
         **options: More options. ``normalize`` is for all sources: a preset's name, ``bytes`` (values from 0 to 255),
             ``symmetric`` (from -1 to 1), ``MEAN/STD`` with one value for all channels or several as ``a:b:c``, a (mean,
@@ -80,6 +82,8 @@ def open_model(specifier: StrPath | Specifier, **options: Any) -> LoadedModel:
     if ours is not None:  # a checkpoint on the hub
         every.pop("revision", None)
         text, path, rest = str(ours), ours, ""
+    if rest and prefix == "zoo":
+        return replace(_from_checkpoint(Zoo().file(rest), every), name=rest)
     if rest and prefix in PREFIXES:
         load = PREFIXES[prefix]
     elif path.suffix in SUFFIXES:

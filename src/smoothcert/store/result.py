@@ -32,6 +32,7 @@ CERTIFICATION, SELECTION, ENTROPIES = "_certification", "_selection_", "_entropi
 
 _SHOWN = (*ANSWERS, "norm", "alpha", "clean_predict", *METADATA_COLUMNS)
 _MOST_VOTES = 100_000_000  # that are read to compute the natural accuracy
+_HIDDEN = (".", "index.json")  # the index of a zoo, whose models are in the folders of their runs
 _LOG_SUFFIXES = (".tsv", ".txt", ".log")
 
 IntArray = NDArray[np.int64]
@@ -316,7 +317,7 @@ def results_in(folder: Path) -> list[Result]:
     """
     found = []
     for entry in sorted(folder.iterdir()):
-        if entry.name.startswith(".") or (entry.is_dir() and not (entry / run_json.NAME).exists()):
+        if entry.name.startswith(_HIDDEN) or (entry.is_dir() and not (entry / run_json.NAME).exists()):
             continue
         try:
             if not entry.is_dir() and not looks_like_log(entry):

@@ -63,14 +63,14 @@ def report_html(
     )
     values = {
         "title": html.escape(heading),
-        "style": _asset("look.css") + _asset("report.css"),
+        "style": asset("look.css") + asset("report.css"),
         "data": embedded_json(payload),
         "sheets": sheets,
         "plotly": get_plotlyjs().replace("</script", "<\\/script"),
-        "script": "\n".join(_asset(f"{name}.js") for name in _SCRIPTS),
+        "script": "\n".join(asset(f"{name}.js") for name in _SCRIPTS),
     }
     # One pass over the template, so that no value is searched for places.
-    return re.sub(r"\{\{(\w+)\}\}", lambda place: values[place[1]], _asset("report.html"))
+    return re.sub(r"\{\{(\w+)\}\}", lambda place: values[place[1]], asset("report.html"))
 
 
 def write_report(path: StrPath, page: str) -> int:
@@ -92,5 +92,6 @@ def embedded_json(value: Any) -> str:
     return re.sub("[<>&\u2028\u2029\ud800-\udfff]", lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """Read a file of the page."""
     return (files("smoothcert.report.page") / "assets" / name).read_text(encoding="utf-8")

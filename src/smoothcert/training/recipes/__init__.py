@@ -103,7 +103,8 @@ def _packaged() -> dict[str, dict[str, Any]]:
 def _expanded(table: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the settings of each recipe of a table; ``mnist.yaml`` explains the layout."""
     for variant, changes in table["variants"].items():
-        for title, row in table["methods"].items():
+        for title in changes.get("only", table["methods"]):
+            row = table["methods"][title]
             noise = row.get("noise") or {"name": "gaussian", "sigma": row["sigma"]}
             settings = {f"method.{key}": value for key, value in row.items() if key not in ("method", "noise", "sigma")}
             settings |= changes["common"] | changes.get(title, {})
