@@ -63,7 +63,7 @@ def report_html(
     )
     values = {
         "title": html.escape(heading),
-        "style": _asset("report.css"),
+        "style": _asset("look.css") + _asset("report.css"),
         "data": embedded_json(payload),
         "sheets": sheets,
         "plotly": get_plotlyjs().replace("</script", "<\\/script"),
