@@ -21,7 +21,7 @@ from smoothcert.report.page.payload import group_payload
 from smoothcert.store import find_results
 from smoothcert.types import StrPath
 
-_SCRIPTS = ("data", "table", "curves", "aces", "noise", "explorer", "detail", "main")
+_SCRIPTS = ("data", "table", "curves", "aces", "noise", "explorer", "detail", "main", "scroll")
 
 
 def report_html(
