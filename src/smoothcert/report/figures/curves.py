@@ -85,7 +85,7 @@ def certified_accuracy_figure(
         handles.append(Line2D([], [], color="0.4", linewidth=0.7, label="sampling limit"))
     if intervals:
         handles.append(Patch(facecolor="0.4", alpha=0.3, label="95 % interval (test sample)"))
-    right = 1.04 * max(largest, *limits.values()) or 1.0
+    right = 1.04 * max([largest, *limits.values()]) or 1.0
     left = 0.0
     if norm is Norm.L0:  # whole numbers; the fall just above 0 would hide behind the axis
         left = -0.02 * right
