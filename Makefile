@@ -4,13 +4,37 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test lint soundness faults network exits fuzz bench bench-training bench-serving serving-faults clean
+.PHONY: demo test test-oldest test-newest package lint soundness faults network exits fuzz bench bench-training bench-serving serving-faults clean
 
 demo: $(VENV)/.core
 	$(BIN)/smoothcert demo
 
 test: lint $(VENV)/.browser
 	$(BIN)/pytest -n 3 --dist worksteal
+
+# The tests that need no optional package, with the oldest and the newest versions of everything that is supported.
+ENDS := tests/certify tests/classifiers tests/cli tests/noise tests/report tests/sampling tests/stats tests/store tests/test_python_api.py
+TOOLS := pytest pytest-timeout pytest-xdist hypothesis mpmath statsmodels scikit-learn hatchling
+
+test-oldest test-newest: test-%:
+	$(PYTHON) -m venv --clear $(VENV)-$*
+	$(VENV)-$*/bin/python -m pip install -q uv
+	$(VENV)-$*/bin/uv pip install -q --python $(VENV)-$*/bin/python --resolution \
+	    $(if $(filter oldest,$*),lowest-direct,highest) -e ".[train,report]"
+	$(VENV)-$*/bin/python -m pip install -q $(TOOLS)
+	$(VENV)-$*/bin/pytest -n 3 --dist worksteal $(ENDS)
+
+# The wheel and the source archive, each installed into an empty environment and tested there.
+package: $(VENV)/.dev
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(PYTHON) -m venv --clear $(VENV)-package
+	$(VENV)-package/bin/python -m pip install -q -c constraints.txt dist/*.whl
+	$(VENV)-package/bin/python tests/installed.py README.md
+	$(VENV)-package/bin/python -m pip install -q -c constraints.txt "$$(echo dist/*.whl)[train,report]"
+	$(VENV)-package/bin/python tests/installed.py README.md --extras
+	$(VENV)-package/bin/python -m pip install -q --force-reinstall --no-deps dist/*.tar.gz
+	$(VENV)-package/bin/python tests/installed.py README.md
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -53,7 +77,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.core: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) install -q -c constraints.txt -e ".[serve]"
+	$(PIP) install -q -c constraints.txt -e ".[train,report,serve]"
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from smoothcert.cli.app import app
-from smoothcert.cli.plot import KINDS, PlotOptions
+from smoothcert.cli import plot
 
 RECIPE = "digits-gaussian-0.25-quick"
 SIGMAS = (0.06, 0.12, 0.18, 0.25, 0.35, 0.5)
@@ -28,7 +28,7 @@ def certify(model: Path, run: Path, *options: object) -> Path:
 
 def draw(output: Path, kind: str, paths: Sequence[Path], **options: object) -> None:
     """Draw a picture, small enough for a page."""
-    figure = KINDS[kind][0](paths, PlotOptions(**options))
+    figure = plot.draw(kind, paths, plot.PlotOptions(**options))
     file = output / f"{kind}.png"
     figure.savefig(file, dpi=DPI)
     print(f"{file}: {file.stat().st_size / 1000:.0f} kB")

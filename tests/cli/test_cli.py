@@ -239,16 +239,18 @@ def test_data_list_and_fetch(run, tmp_path):
 def test_demo(run, tmp_path):
     code, out, _ = run("demo", "-o", tmp_path / "demo", "--n", 100, "--every", 100)
     assert code == 0
-    assert "sigma-0.12" in out
+    assert "sigma-0.50-aces" in out
+    assert "NAC" in out
+    assert (tmp_path / "demo" / "tradeoff.png").stat().st_size > 10_000
     assert (tmp_path / "demo" / "certified-accuracy.png").stat().st_size > 10_000
     assert f"Report: {tmp_path / 'demo' / 'report.html'}\n" in out
     model = tmp_path / "demo" / "models" / "sigma-0.25.safetensors"
     assert f"serve {model} --radius 0.1,0.25,0.5\nand open http://127.0.0.1:8000/" in out
     assert model.is_file()
     assert (tmp_path / "demo" / "report.html").stat().st_size > 1_000_000
-    before = load_run(tmp_path / "demo" / "runs" / "sigma-0.25").rows()
+    before = load_run(tmp_path / "demo" / "runs" / "sigma-0.50").rows()
     assert run("demo", "-o", tmp_path / "demo", "--n", 100, "--every", 100)[0] == 0
-    assert load_run(tmp_path / "demo" / "runs" / "sigma-0.25").rows() == before
+    assert load_run(tmp_path / "demo" / "runs" / "sigma-0.50").rows() == before
 
 
 def test_certify_at_target_radii(run, checkpoint, tmp_path):

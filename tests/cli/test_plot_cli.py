@@ -8,11 +8,13 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from scipy import stats
 
 from smoothcert import Anytime, Cohen, Gaussian, Smoothed, certify_dataset, data, models
 from smoothcert.cli.plot import KINDS, PlotOptions
 from smoothcert.models import CheckpointInfo, save_checkpoint
+from smoothcert.report.figures.style import COLOURS
 from smoothcert.report.metrics import average_certified_radius
 from smoothcert.report.recompute import outcomes_of
 from smoothcert.store import load_run
@@ -162,6 +164,17 @@ def test_the_dataset_may_come_from_a_file(runs, tmp_path):
         (["early", "--kind", "inputs", "--data", "digit"], "did you mean 'digits'"),
         (["early", "runs", "--kind", "tradeoff"], "the natural accuracy of anytime is not known"),
         (["nowhere"], "nowhere does not exist"),
+        (
+            ["early", "--kind", "inputs", "--labels", "a"],
+            "--labels is for the kinds curve, tradeoff, confid",
+        ),
+        (["early", "--labels", "a,b"], "there are 2 labels for 1 results; give one for each of anytime."),
+        (
+            ["early", "runs", "--labels", "a,b,c,d,e,f,a"],
+            "printable texts that differ, which 'a' is not",
+        ),
+        (["early", "--size", "3"], "such as 3.25x2.5, not '3'"),
+        (["early", "--size", "1.2x1"], "do not fit into 1.2x1 inches"),
     ],
 )
 def test_refusals(run, runs, monkeypatch, arguments, words):
@@ -208,6 +221,28 @@ def test_a_composition_from_published_logs_beside_its_certifier(shared_data):
     assert np.round(dots.get_ydata()[:5], 3).tolist() == [0.0, 0.254, 0.323, 0.383, 0.437]  # and ACR
     with pytest.raises(UsageError, match="have no answers of a core"):
         draw("tradeoff", prefix)
+
+
+def test_labels_are_the_names_in_the_legend(run, runs, tmp_path):
+    paths = [runs / "runs" / f"lam-1-sigma-{sigma}-n-100" for sigma in (0.25, 0.1)]
+    for kind in ("curve", "tradeoff", "confidence", "samples"):
+        texts = [text.get_text() for text in draw(kind, *paths, labels=("Ours, λ", "Cohen")).legends[0].get_texts()]
+        assert "Ours, λ" in texts[0]
+        assert "Cohen" in texts[1]
+    picture = tmp_path / "picture.png"
+    assert run("plot", *paths, "--labels", '"Ours, λ",Cohen', "--size", "4x3", "-o", picture)[0] == 0
+    assert Image.open(picture).size == (800, 600)
+
+
+def test_a_run_keeps_its_colour_in_all_kinds(runs, shared_data):
+    paths = [runs / "runs" / f"lam-1-sigma-{sigma}-n-100" for sigma in (0.1, 0.25)]
+    for kind in ("curve", "tradeoff", "confidence", "samples"):
+        handles = draw(kind, *paths).legends[0].legend_handles
+        assert [handle.get_color() for handle in handles[:2]] == list(COLOURS[:2])
+    prefix = shared_data / "aces-cifar10-consistency-025" / "cifar10_consistency_025"
+    core, certifier = prefix.with_name("lanet_core_prediction"), prefix.with_name(f"{prefix.name}_certification")
+    handles = draw("tradeoff", certifier, prefix, core=core).legends[0].legend_handles
+    assert [handle.get_color() for handle in handles] == [COLOURS[1], COLOURS[0]]  # the curve is listed first
 
 
 @pytest.mark.parametrize(("kind", "suffix"), [("tradeoff", "pdf"), ("samples", "svg"), ("confidence", "png")])

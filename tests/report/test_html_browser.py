@@ -148,8 +148,9 @@ def test_a_run_can_be_hidden(visit, address):
     page.keyboard.press("Space")
     assert chip.get_attribute("aria-pressed") == "false"
     assert page.locator(lines).count() == 2
-    limits = page.evaluate("document.getElementById('curve-chart').layout.annotations.map((each) => each.text)")
-    assert limits == ["sampling limit of &lt;img src=x onerror=alert(1)&gt;"]
+    assert page.text_content("#limits").startswith(f"Sampling limits: {HOSTILE}: 0.")
+    assert "small" not in page.text_content("#limits")
+    assert page.evaluate("document.getElementById('curve-chart').layout.shapes.length") == 1
     chip.click()
     assert page.locator(lines).count() == 3
 
@@ -167,6 +168,34 @@ def test_accuracy_on_a_logarithmic_axis_and_on_hover(visit, address):
     assert "small" in shown
     assert HOSTILE in shown
     assert "%" in shown
+
+
+def test_every_mark_of_the_threshold_chart_is_in_its_key(visit, address):
+    page = visit(address)
+    symbols = page.evaluate("document.getElementById('aces-chart').data.map((each) => each.marker.symbol)")
+    curve, *points = texts(page, "#aces-key li")
+    assert curve.endswith("aces, every θ; the ring is the chosen one")
+    assert sorted(text[1:].strip() for text in points) == sorted(["aces, certifier alone", "small", HOSTILE])
+    assert len({text[0] for text in points}) == len(set(symbols[1:-1])) == 3  # without the curve and the ring
+
+
+def test_natural_accuracy_is_not_under_the_heading_certified(visit, address):
+    page = visit(address)
+    over = page.locator("#theta-table tr.over th")
+    assert over.inner_text() == "Certified (%) at ℓ2 radius"
+    natural = page.locator("#theta-table thead th", has_text="NAC").bounding_box()
+    assert natural["x"] + natural["width"] <= over.bounding_box()["x"] + 1
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_what_is_cut_on_a_narrow_screen_is_marked(visit, address, width):
+    page = visit(address, viewport={"width": width, "height": 800})
+    for selector in ("nav", "#overview .scroll", "#aces .scroll"):
+        cut = page.eval_on_selector(selector, "(element) => element.scrollWidth > element.clientWidth + 1")
+        assert cut == (page.get_attribute(selector, "data-more") == "right")
+        assert cut or width == 1280
+        page.eval_on_selector(selector, "(element) => element.scrollTo({ left: 10000, behavior: 'instant' })")
+        page.wait_for_function("(each) => !document.querySelector(each).dataset.more.includes('right')", arg=selector)
 
 
 def test_threshold_moves_row_and_point(visit, address):

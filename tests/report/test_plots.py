@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import sys
+from importlib.resources import files
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
+from PIL import Image
 
 from smoothcert.report.figures.curves import certified_accuracy_figure
-from smoothcert.report.figures.style import save_figure
+from smoothcert.report.figures.style import COLOURS, SAMPLE, dashed, line_style, resize, run_style, save_figure
 from smoothcert.report.metrics import certified_accuracy
 from smoothcert.store import Outcomes
 from smoothcert.types import Norm, SmoothcertError, UsageError
@@ -47,11 +51,77 @@ def test_curves_labels_and_limits():
 
 
 def test_many_curves_differ_in_colour_and_neighbours_in_dashes():
-    figure = certified_accuracy_figure([outcomes(f"run {i}") for i in range(28)])
-    lines = figure.axes[0].get_lines()
-    styles = [(line.get_color(), line.get_linestyle()) for line in lines]
-    assert len(set(styles)) == 28
-    assert all(a[1] != b[1] for a, b in itertools.pairwise(styles))
+    styles = [(style["color"], style["linestyle"]) for style in map(line_style, range(32))]
+    assert len(set(styles)) == 32
+    assert all(a[0] != b[0] and a[1] != b[1] for a, b in itertools.pairwise(styles))
+    assert len({(style["color"], style["linewidth"]) for style in map(run_style, range(24))}) == 24
+
+
+@pytest.mark.parametrize("width", [0.9, 1.5, 1.8])
+@pytest.mark.parametrize("kind", ["--", "-.", ":"])
+def test_the_line_in_a_legend_entry_ends_with_a_whole_dash(kind, width):
+    _, lengths = dashed(kind, width)
+    lengths = width * np.array(lengths)  # matplotlib multiplies by the width
+    ends = np.cumsum(np.tile(lengths, 40))
+    (last,) = np.flatnonzero(np.isclose(ends, SAMPLE))
+    assert last % 2 == 0  # a dash, not a gap
+    figure = certified_accuracy_figure([outcomes()])
+    assert figure.legends[0].handlelength * figure.legends[0]._fontsize == pytest.approx(SAMPLE)
+
+
+def test_a_run_has_the_same_colour_on_the_report_page():
+    look = (files("smoothcert.report.page") / "assets" / "look.css").read_text()
+    light = look[: look.index("data-theme")]
+    assert tuple(re.findall(r"--run-\d: (#\w+)", light)) == COLOURS
+
+
+def test_envelope_and_interval_do_not_look_alike():
+    figure = certified_accuracy_figure([outcomes()], best=True, intervals=True)
+    envelope, _, interval = figure.legends[0].legend_handles
+    assert to_rgb(envelope.get_color()) != to_rgb(interval.get_facecolor())
+    assert len(set(to_rgb(interval.get_facecolor()))) == 1  # grey
+    assert len(set(to_rgb(envelope.get_color()))) == 3
+
+
+def test_limits_far_beyond_the_curves_are_left_out():
+    runs = [outcomes("a", [0.5]), outcomes("b", [1.0])]
+    (axes,) = certified_accuracy_figure(runs, limits={"a": 0.5, "b": 3.0}).axes
+    assert len(axes.get_lines()) == 3
+    assert axes.get_xlim()[1] < 1.1
+
+
+@pytest.mark.parametrize("size", [(3.25, 2.6), (6.5, 3.0), (12.0, 8.0)])
+def test_a_figure_of_a_given_size(tmp_path, size):
+    figure = certified_accuracy_figure([outcomes("first"), outcomes("second")], intervals=True, title="A title " * 9)
+    resize(figure, size)
+    (axes,) = figure.axes
+    texts = [*figure.legends[0].get_texts(), figure._suptitle, axes.xaxis.label, axes.yaxis.label]
+    boxes = [text.get_window_extent() for text in texts]
+    for box in boxes:
+        assert figure.bbox.x0 <= box.x0
+        assert box.x1 <= figure.bbox.x1
+        assert figure.bbox.y0 <= box.y0
+        assert box.y1 <= figure.bbox.y1
+    assert not any(one.overlaps(two) for one, two in itertools.combinations(boxes, 2))
+    save_figure(figure, tmp_path / "curve.png")
+    assert Image.open(tmp_path / "curve.png").size == tuple(int(200 * side) for side in size)
+
+
+@pytest.mark.parametrize(
+    ("size", "words"), [((2.0, 1.2), "do not fit into 2x1.2 inches"), ((0.2, 3), "1 to 40 inches")]
+)
+def test_sizes_that_are_refused(size, words):
+    with pytest.raises(UsageError, match=words):
+        resize(certified_accuracy_figure([outcomes(f"run {i}") for i in range(9)]), size)
+    with pytest.raises(UsageError, match="1 to 40 inches"):
+        resize(certified_accuracy_figure([outcomes()]), (float("nan"), 3.0))
+
+
+def test_a_pdf_embeds_truetype_fonts(tmp_path):
+    save_figure(certified_accuracy_figure([outcomes("σ = ½")]), tmp_path / "curve.pdf")
+    content = (tmp_path / "curve.pdf").read_bytes()
+    assert b"/Type3" not in content
+    assert b"/CIDFontType2" in content
 
 
 def test_nothing_is_clipped():

@@ -111,7 +111,7 @@ def test_the_band_is_wilsons_interval():
         assert (radius, round(100 * interval.low, 9)) in corners
         assert (radius, round(100 * interval.high, 9)) in corners
     assert tuple(band.get_facecolor()[0][:3]) == tuple(int(COLOURS[0][i : i + 2], 16) / 255 for i in (1, 3, 5))
-    assert figure.legends[0].get_texts()[-1].get_text() == "95 % interval over the test sample"
+    assert figure.legends[0].get_texts()[-1].get_text() == "95 % interval (test sample)"
     assert not certified_accuracy_figure([run]).axes[0].collections
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,13 +12,13 @@ import typer
 from smoothcert import data
 from smoothcert.cli.options import DataRoot, Group, choice, whole_numbers
 from smoothcert.cli.results import Results
-from smoothcert.cli.show import picture, radii, save_pictures
+from smoothcert.cli.show import inches, listed, picture, radii, save_pictures
 from smoothcert.report.aces import load_components, load_single
-from smoothcert.store import Result, Run, find_results, flat_config
+from smoothcert.store import Result, Run, find_results, flat_config, labelled
 from smoothcert.types import CheckpointError, Norm, RunError, SmoothcertError, UsageError, unknown_name
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from smoothcert.report.figures.style import Picture
 
 _COPIES = 4
 
@@ -38,14 +38,18 @@ class PlotOptions(Group):
     copies: Annotated[int | None, typer.Option(min=1, max=20, help=f"inputs: noisy copies of each ({_COPIES}).")] = None
     data_name: Annotated[str | None, typer.Option("--data", help="inputs: the dataset; by default the run's.")] = None
     data_root: DataRoot = None
+    labels: Annotated[tuple[str, ...] | None, listed('Names of the runs in the legend, as "Cohen,CAT-RS".')] = None
     title: Annotated[str | None, "A title above the figure."] = None
+    size: Annotated[tuple[float, float] | None, inches("Width and height in inches, as 3.25x2.5, legend included.")] = (
+        None
+    )
 
 
-def draw_curve(paths: Sequence[Path], options: PlotOptions) -> Figure:
+def draw_curve(paths: Sequence[Path], options: PlotOptions) -> Picture:
     """Draw certified accuracy over the radius, with the sampling limits of runs that have one."""
     from smoothcert.report.figures.curves import certified_accuracy_figure
 
-    found = find_results(paths)
+    found = _named(paths, options)
     return certified_accuracy_figure(
         [each.outcomes for each in found],
         limits={each.name: limit for each in found if (limit := each.sampling_limit)},
@@ -55,25 +59,27 @@ def draw_curve(paths: Sequence[Path], options: PlotOptions) -> Figure:
     )
 
 
-def draw_tradeoff(paths: Sequence[Path], options: PlotOptions) -> Figure:
+def draw_tradeoff(paths: Sequence[Path], options: PlotOptions) -> Picture:
     """Draw robustness over natural accuracy: points for runs with a fixed n, curves for ACES."""
     from smoothcert.report.figures.aces import pareto_figure
 
-    compositions, singles, unknown = [], [], {}
-    for each in find_results(paths):
+    compositions, singles, unknown = {}, {}, {}
+    for place, each in enumerate(_named(paths, options)):
         try:
             if each.prefix is not None or each.settings.composed:
-                compositions.append(load_components(each, options.core))
+                compositions[place] = load_components(each, options.core)
             else:
-                singles.append(load_single(each))
+                singles[place] = load_single(each)
         except UsageError as error:
             unknown[each.name] = str(error)
     if unknown:
         raise UsageError(f"the natural accuracy of {', '.join(unknown)} is not known: {next(iter(unknown.values()))}")
-    return pareto_figure(compositions, singles, radius=options.radius, title=options.title)
+    places = [*compositions, *singles]
+    shown = [*compositions.values()], [*singles.values()]
+    return pareto_figure(*shown, radius=options.radius, places=places, title=options.title)
 
 
-def draw_effect(paths: Sequence[Path], options: PlotOptions) -> Figure:
+def draw_effect(paths: Sequence[Path], options: PlotOptions) -> Picture:
     """Draw robustness over the value of a setting."""
     from smoothcert.report.figures.effects import effect_figure
 
@@ -83,21 +89,21 @@ def draw_effect(paths: Sequence[Path], options: PlotOptions) -> Figure:
     return effect_figure(runs, options.over, radii=options.radii, bars=options.bars or "range", title=options.title)
 
 
-def draw_confidence(paths: Sequence[Path], options: PlotOptions) -> Figure:
+def draw_confidence(paths: Sequence[Path], options: PlotOptions) -> Picture:
     """Draw the distribution of p_A over the inputs."""
     from smoothcert.report.figures.distributions import Confidence, confidence_figure
 
-    return confidence_figure([Confidence.of(each) for each in find_results(paths)], title=options.title)
+    return confidence_figure([Confidence.of(each) for each in _named(paths, options)], title=options.title)
 
 
-def draw_samples(paths: Sequence[Path], options: PlotOptions) -> Figure:
+def draw_samples(paths: Sequence[Path], options: PlotOptions) -> Picture:
     """Draw the distribution of the number of samples over the inputs."""
     from smoothcert.report.figures.distributions import Samples, samples_figure
 
-    return samples_figure([Samples.of(each) for each in find_results(paths)], title=options.title)
+    return samples_figure([Samples.of(each) for each in _named(paths, options)], title=options.title)
 
 
-def draw_inputs(paths: Sequence[Path], options: PlotOptions) -> Figure:
+def draw_inputs(paths: Sequence[Path], options: PlotOptions) -> Picture:
     """Draw inputs of one run under noise, and their votes."""
     from smoothcert.report.figures.inputs import VotedInput, votes_figure
     from smoothcert.store.noisy_copies import check_data, noisy_copies  # imports PyTorch
@@ -120,15 +126,32 @@ def draw_inputs(paths: Sequence[Path], options: PlotOptions) -> Figure:
     return votes_figure(shown, dataset.class_names, title=options.title)
 
 
-KINDS: dict[str, tuple[Callable[[Sequence[Path], PlotOptions], Figure], tuple[str, ...]]] = {
-    "curve": (draw_curve, ("envelope", "intervals")),
-    "tradeoff": (draw_tradeoff, ("radius", "core")),
+KINDS: dict[str, tuple[Callable[[Sequence[Path], PlotOptions], Picture], tuple[str, ...]]] = {
+    "curve": (draw_curve, ("envelope", "intervals", "labels")),
+    "tradeoff": (draw_tradeoff, ("radius", "core", "labels")),
     "effect": (draw_effect, ("over", "radii", "bars")),
-    "confidence": (draw_confidence, ()),
-    "samples": (draw_samples, ()),
+    "confidence": (draw_confidence, ("labels",)),
+    "samples": (draw_samples, ("labels",)),
     "inputs": (draw_inputs, ("index", "copies", "data_name", "data_root")),
 }
-"""The function that draws each kind of figure, and the options of that kind only."""
+"""The function that draws each kind of figure, and the options that not all kinds have."""
+
+
+def draw(kind: str, paths: Sequence[Path], options: PlotOptions) -> Picture:
+    """Draw a figure of a kind; options that it does not have are refused."""
+    function, own = KINDS[kind]
+    for name in (field.name for field in fields(options)):
+        kinds = [each for each, (_, names) in KINDS.items() if name in names]
+        if kinds and name not in own and getattr(options, name) not in (None, False):
+            option = "--data" if name == "data_name" else f"--{name.replace('_', '-')}"
+            of = f"the kind {kinds[0]}" if len(kinds) == 1 else f"the kinds {', '.join(kinds)}"
+            raise UsageError(f"{option} is for {of}, not for {kind}.")
+    figure = function(paths, options)
+    if options.size is not None:
+        from smoothcert.report.figures.style import resize
+
+        resize(figure, options.size)
+    return figure
 
 
 def plot(
@@ -147,18 +170,18 @@ def plot(
 
         smoothcert plot demo/runs -o curves.pdf
         smoothcert plot runs/mine published/sigma_0.50 --envelope --intervals
+        smoothcert plot runs/mine published/sigma_0.50 --labels "Ours,Cohen et al." --size 3.25x2.75 -o column.pdf
         smoothcert plot runs/* --kind tradeoff --radius 0.5
         smoothcert plot runs/* --kind effect --over noise.sigma --radii 0,0.25,0.5
         smoothcert plot runs/anytime runs/fixed --kind samples
         smoothcert plot demo/runs/sigma-0.25 --kind inputs --index 4,18
     """
-    for other, (_, names) in KINDS.items():
-        for name in names:
-            if other != kind and getattr(options, name) not in (None, False):
-                option = "--data" if name == "data_name" else f"--{name.replace('_', '-')}"
-                raise UsageError(f"{option} is for the kind {other}, not for {kind}.")
-    draw, _ = KINDS[kind]
-    save_pictures({output or Path(f"{kind}.png"): draw(paths, options)})
+    save_pictures({output or Path(f"{kind}.png"): draw(kind, paths, options)})
+
+
+def _named(paths: Sequence[Path], options: PlotOptions) -> list[Result]:
+    """Find the results, under the names that --labels has for them."""
+    return labelled(find_results(paths), options.labels)
 
 
 def _setting(each: Result, key: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from smoothcert.report.notes import notes as table_notes
 from smoothcert.report.tables.accuracy import accuracy_table, render, rich_table
 from smoothcert.report.tables.layout import FORMATS, Sheet, render_sheet, rich_sheet
 from smoothcert.store import Outcomes
+from smoothcert.types import UsageError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,6 +35,28 @@ def radii(help: str, *names: str) -> Any:
 
 
 Radii = Annotated[tuple[float, ...] | None, radii("Radii (0, 0.25, …)")]
+
+
+def listed(help: str) -> Any:
+    """Make an option for texts that commas separate, as in a line of CSV."""
+
+    def read(text: str) -> list[str]:
+        return [value.strip() for value in next(csv.reader([text], skipinitialspace=True), [])]
+
+    return typer.Option(parser=read, metavar="<text,…>", help=help)
+
+
+def inches(help: str) -> Any:
+    """Make an option for the width and the height of a figure."""
+
+    def read(text: str) -> tuple[float, float]:
+        try:
+            width, height = map(float, text.split("x"))
+        except ValueError:
+            raise UsageError(f"a size is a width and a height in inches, such as 3.25x2.5, not {text!r}.") from None
+        return width, height
+
+    return typer.Option(parser=read, metavar="<WxH>", help=help)
 
 
 def picture(help: str, *names: str) -> Any:

@@ -6,6 +6,7 @@ import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
@@ -174,20 +175,23 @@ def available(name: str, *, root: StrPath | None = None) -> bool:
 
 
 def _load_digits(info: DatasetInfo, split: str) -> ArrayDataset:
-    """Load the digits bundled with scikit-learn, split by a fixed permutation."""
-    bunch = _bundled_digits()
+    """Load the bundled digits, split by a fixed permutation.
+
+    They are the test set of Alpaydin and Kaynak (1998), Optical Recognition of Handwritten Digits, UCI Machine Learning
+    Repository, CC BY 4.0, which scikit-learn bundles too.
+    """
+    images, labels = _bundled_digits()
     # RandomState and not Generator: its stream is frozen, so the split is the same with every NumPy.
-    order = np.random.RandomState(0).permutation(len(bunch.target))
+    order = np.random.RandomState(0).permutation(len(labels))
     chosen = order[: info.train_size] if split == "train" else order[info.train_size :]
-    images, labels = bunch.images[chosen, None].astype(np.uint8), bunch.target[chosen]
+    images, labels = images[chosen, None], labels[chosen].astype(np.int64)
     return ArrayDataset(images, labels, name=info.name, split=split, class_names=info.class_names, scale=16.0)
 
 
 @cache
-def _bundled_digits() -> Any:
-    from sklearn import datasets  # slow to import, and needed for this dataset only
-
-    return datasets.load_digits()
+def _bundled_digits() -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    with (files("smoothcert.data") / "digits.npz").open("rb") as file, np.load(file) as stored:
+        return stored["images"], stored["labels"]
 
 
 def _check_split(split: str, known: tuple[str, ...]) -> None:

@@ -92,7 +92,7 @@ _DIGITS = DatasetInfo(
     train_size=1297,
     test_size=500,
     class_names=DIGITS,
-    source="Optical Recognition of Handwritten Digits (UCI), as bundled with scikit-learn; CC BY 4.0.",
+    source="Optical Recognition of Handwritten Digits (UCI), bundled; CC BY 4.0.",
     folders=("digits",),
 )
 _MNIST = DatasetInfo(

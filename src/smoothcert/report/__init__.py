@@ -21,7 +21,7 @@ from smoothcert.report.intervals import acr_interval, wilson_interval
 from smoothcert.report.recompute import load_outcomes
 from smoothcert.report.tables import accuracy as _accuracy
 from smoothcert.report.tables.comparison import render_comparison
-from smoothcert.store import Outcomes, find_results
+from smoothcert.store import Outcomes, find_results, labelled
 from smoothcert.types import StrPath, UsageError
 
 if TYPE_CHECKING:
@@ -117,6 +117,8 @@ def plot(
     *,
     envelope: bool = False,
     intervals: bool = False,
+    labels: Sequence[str] | None = None,
+    size: tuple[float, float] | None = None,
     title: str | None = None,
 ) -> Figure:
     """Draw certified accuracy over the radius, as ``smoothcert plot`` does; the submodules of ``figures`` draw others.
@@ -126,12 +128,14 @@ def plot(
         path: The file to save the figure to, a .png, .pdf or .svg; by default none.
         envelope: Whether to add the best of the runs at every radius.
         intervals: Whether to shade 95 % intervals over the test sample.
+        labels: Names of the results in the legend, one for each; by default those of their folders or files.
+        size: Width and height in inches, legend included.
         title: A title above the figure.
     """
     from smoothcert.report.figures.curves import certified_accuracy_figure  # matplotlib takes a second to load
-    from smoothcert.report.figures.style import save_figure
+    from smoothcert.report.figures.style import resize, save_figure
 
-    found = find_results(_paths(results))
+    found = labelled(find_results(_paths(results)), labels)
     figure = certified_accuracy_figure(
         [each.outcomes for each in found],
         limits={each.name: limit for each in found if (limit := each.sampling_limit)},
@@ -139,6 +143,8 @@ def plot(
         intervals=intervals,
         title=title,
     )
+    if size is not None:
+        resize(figure, size)
     if path is not None:
         save_figure(figure, path)
     return figure

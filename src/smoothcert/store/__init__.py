@@ -3,7 +3,7 @@
 from smoothcert.store.logs import Log, LogKind, read_log, write_log
 from smoothcert.store.merge import merge_runs
 from smoothcert.store.outcomes import Metadata, Origin, Outcomes
-from smoothcert.store.result import Result, find_results, load_result
+from smoothcert.store.result import Result, find_results, labelled, load_result
 from smoothcert.store.run import Run, flat_config, load_run, open_run, write_run
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Run",
     "find_results",
     "flat_config",
+    "labelled",
     "load_result",
     "load_run",
     "merge_runs",

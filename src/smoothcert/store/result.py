@@ -298,6 +298,19 @@ def find_results(paths: Sequence[StrPath]) -> list[Result]:
     return [replace(result, name=names[path]) for path, result in found.items()]
 
 
+def labelled(results: Sequence[Result], labels: Sequence[str] | None) -> list[Result]:
+    """Give results other names, one for each in their order; without labels they keep theirs."""
+    if labels is None:
+        return list(results)
+    if len(labels) != len(results):
+        names = ", ".join(result.name for result in results)
+        raise UsageError(f"there are {len(labels)} labels for {len(results)} results; give one for each of {names}.")
+    for label in labels:
+        if not (label.strip() and label.isprintable()) or labels.count(label) > 1:
+            raise UsageError(f"labels must be printable texts that differ, which {label!r} is not.")
+    return [replace(result, name=label) for result, label in zip(results, labels, strict=True)]
+
+
 def _at(path: Path) -> list[Result]:
     certification = path.with_name(path.name + CERTIFICATION)
     if not path.exists() and certification.exists():

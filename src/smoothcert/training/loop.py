@@ -257,7 +257,10 @@ def make_fabric(precision: str = "32-true", device: str = "auto", processes: int
 
     Each of the processes of a node uses one device.
     """
-    from lightning_fabric import Fabric  # slow to import
+    try:
+        from lightning_fabric import Fabric  # slow to import
+    except ImportError as error:
+        raise UsageError('training needs lightning-fabric; pip install "smoothcert[train]".') from error
 
     if precision == "16-mixed" and (device == "cpu" or not torch.cuda.is_available()):
         raise UsageError("precision 16-mixed needs a CUDA device; use bf16-mixed or 32-true.")

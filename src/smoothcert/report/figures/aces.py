@@ -11,12 +11,21 @@ from typing import Any
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from smoothcert.report.aces import TABULATED, Components, FloatArray, Single, pareto, signed_selection_radius
-from smoothcert.report.figures.style import COLOURS, MARKERS, canvas, entry, finished, line_style, require
+from smoothcert.report.figures.style import (
+    COLOURS,
+    MARKERS,
+    Picture,
+    canvas,
+    dashed,
+    finished,
+    line_style,
+    plain,
+    require,
+)
 from smoothcert.report.metrics import (
     NORM_TEXT,
     average_certified_radius,
@@ -34,13 +43,19 @@ _NEAR = 0.07
 
 
 def pareto_figure(
-    runs: Sequence[Components], singles: Sequence[Single] = (), *, radius: float | None = None, title: str | None = None
-) -> Figure:
+    runs: Sequence[Components],
+    singles: Sequence[Single] = (),
+    *,
+    radius: float | None = None,
+    places: Sequence[int] | None = None,
+    title: str | None = None,
+) -> Picture:
     """Draw robustness over natural accuracy, a curve over all thresholds per composition (Figures 1, 2, 4, 5, 8, 9).
 
     Dots are the thresholds of the paper's tables, the square is the lowest one, where (nearly) only the core answers;
     other markers are single smoothed classifiers, numbered where there are several. Without compositions it is the
     trade-off of Figures 4 and 5 of Jeong et al. (2023). Robustness is certified accuracy at ``radius``, or the ACR.
+    ``places`` are numbers for the colours of all, as other figures of the same results have them; by default in order.
     """
     everyone = [run.certifier for run in runs] + [single.outcomes for single in singles]
     norm = common_norm(everyone)
@@ -48,13 +63,14 @@ def pareto_figure(
     scale = 1.0 if radius is None else 100.0
     marked = markers(subjects(everyone))
     dotted = " (θ next to dots)" if len(runs) == 1 else ""
-    names = [entry(f"ACES, {run.name}{marker}{dotted}") for run, marker in zip(runs, marked, strict=False)]
+    names = [plain(f"ACES, {run.name}{marker}{dotted}") for run, marker in zip(runs, marked, strict=False)]
     for number, (single, marker) in enumerate(zip(singles, marked[len(runs) :], strict=True), 1):
-        names.append(entry(f"{number}: " * (len(singles) > 1) + single.outcomes.name + marker))
+        names.append(plain(f"{number}: " * (len(singles) > 1) + single.outcomes.name + marker))
     figure, (axes,) = canvas(height=3.9)
     handles = []
+    numbers = range(len(everyone)) if places is None else places
     for number, run in enumerate(runs):
-        style = line_style(number)
+        style = line_style(numbers[number])
         natural, robust = pareto(run, radius)
         x, y = 100 * natural, scale * robust
         dots = np.isclose(run.thetas[:, None], TABULATED, rtol=0, atol=1e-9).any(axis=1)
@@ -69,7 +85,7 @@ def pareto_figure(
         outcomes, marker = single.outcomes, MARKERS[2 + number % (len(MARKERS) - 2)]
         value = average_certified_radius(outcomes) if radius is None else certified_accuracy(outcomes, radius)[0]
         points.append((100 * single.natural, scale * float(value)))
-        colour = COLOURS[(len(runs) + number) % len(COLOURS)]
+        colour = COLOURS[numbers[len(runs) + number] % len(COLOURS)]
         look: dict[str, Any] = {"color": colour, "marker": marker, "linestyle": "none"}
         axes.plot([points[-1][0]], [points[-1][1]], markersize=8, clip_on=False, **look)
         handles.append(Line2D([], [], label=names[len(runs) + number], **look))
@@ -85,7 +101,7 @@ def pareto_figure(
     return finished(figure, handles, title)
 
 
-def selection_figure(components: Components, thetas: Sequence[float], *, title: str | None = None) -> Figure:
+def selection_figure(components: Components, thetas: Sequence[float], *, title: str | None = None) -> Picture:
     """Draw the certified radius of the selection over the inputs, sorted, a curve per threshold (Figure 6).
 
     A positive radius is a certified choice of the certifier, a negative one of the core, 0 an abstention.
@@ -106,7 +122,7 @@ def selection_figure(components: Components, thetas: Sequence[float], *, title: 
 
 def entropy_figure(
     components: Components, radius: float, *, theta: float | None = None, title: str | None = None
-) -> Figure:
+) -> Picture:
     """Draw how many inputs the certifier certifies correctly at a radius, over their median entropy (Figure 3).
 
     Inputs to the left of a threshold ``theta`` (mostly) go to the certifier.
@@ -117,7 +133,8 @@ def entropy_figure(
         raise UsageError(f"a radius must be a number of at least 0, not {radius:g}.")
     known = np.isfinite(components.median)
     certified = components.certifier.correct & (components.certifier.radius >= radius)
-    edges = np.linspace(0.0, 1.0, _BINS + 1)
+    end = max(float(components.median[known].max(initial=0.0)), theta or 0.0)
+    edges = np.linspace(0.0, min(1.0, max(1.02 * end, 0.1)), _BINS + 1)
     figure, (axes,) = canvas(height=4.1)
     bottom = np.zeros(_BINS)
     handles: list[Artist] = []
@@ -129,9 +146,11 @@ def entropy_figure(
         handles.append(Patch(color=colour, label=label))
         bottom = bottom + share
     if theta is not None:
-        handles.append(axes.axvline(theta, color="0.2", linestyle="--", label=f"θ = {theta:g}"))
+        handles.append(
+            axes.axvline(theta, color="0.2", linewidth=1.5, linestyle=dashed("--", 1.5), label=f"θ = {theta:g}")
+        )
     label = "median of the selector's score (entropy, base: number of classes)"
-    axes.set(xlim=(-_SIDE, 1 + _SIDE), xlabel=label, ylabel="share of inputs (%)")
+    axes.set(xlim=(-_SIDE * edges[-1], (1 + _SIDE) * edges[-1]), xlabel=label, ylabel="share of inputs (%)")
     return finished(figure, handles, title)
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from smoothcert.report.corruptions import ACR, IDENTITY, SuiteResults, suite_mean, suite_norm
-from smoothcert.report.figures.style import COLOURS, MARKERS, canvas, finished, line_style, plain
+from smoothcert.report.figures.style import COLOURS, MARKERS, Picture, canvas, finished, line_style, plain
 from smoothcert.report.metrics import axis_norm
 from smoothcert.report.notes import markers
 from smoothcert.types import UsageError
@@ -17,7 +16,7 @@ from smoothcert.types import UsageError
 _PANELS_IN_A_ROW = 4
 
 
-def type_figure(methods: Sequence[SuiteResults], *, title: str | None = None) -> Figure:
+def type_figure(methods: Sequence[SuiteResults], *, title: str | None = None) -> Picture:
     """Draw the ACR on every type of corruption, a dot for each method; the mean and the clean set are below."""
     types, found = methods[0].types, methods[0].outcomes
     clean = [IDENTITY] if (IDENTITY, None) in found else []
@@ -42,7 +41,7 @@ def type_figure(methods: Sequence[SuiteResults], *, title: str | None = None) ->
     return finished(figure, handles, title, columns=2)
 
 
-def severity_figure(methods: Sequence[SuiteResults], *, title: str | None = None) -> Figure:
+def severity_figure(methods: Sequence[SuiteResults], *, title: str | None = None) -> Picture:
     """Draw the ACR over the severity, a panel for each type of corruption; a thin line marks the clean set."""
     levels = methods[0].severities
     if not levels:

@@ -9,10 +9,9 @@ import itertools
 from collections.abc import Sequence
 
 import numpy as np
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from smoothcert.report.figures.style import canvas, finished, line_style, require
+from smoothcert.report.figures.style import Picture, canvas, finished, line_style, require
 from smoothcert.stats.dimension import scale_limit, worst_case_probability
 from smoothcert.types import UsageError
 
@@ -33,7 +32,7 @@ def scale_limit_figure(
     worst: bool = False,
     lowest: float = 1e-6,
     title: str | None = None,
-) -> Figure:
+) -> Picture:
     """Draw the limit on a class's probability under another noise scale over the number of coordinates.
 
     Thin lines mark the probability ½, below which nothing is certified, and known image sizes.

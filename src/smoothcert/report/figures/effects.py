@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from smoothcert.report.figures.style import MARKERS, canvas, entry, finished, line_style, plain
+from smoothcert.report.figures.style import MARKERS, Picture, canvas, finished, line_style, plain, wrapped_label
 from smoothcert.report.metrics import (
     NORM_TEXT,
     average_certified_radius,
@@ -37,6 +36,7 @@ SETTING_TEXT = {
 """The axis labels of usual settings."""
 
 _MOST_CURVES = 4
+_ACR = "0.2"  # dark grey, which no curve on the right has
 
 
 def effect_figure(
@@ -46,7 +46,7 @@ def effect_figure(
     radii: Sequence[float] | None = None,
     bars: str = "range",
     title: str | None = None,
-) -> Figure:
+) -> Picture:
     """Draw the ACR (left) and the certified accuracy at some radii (right) over the value of a setting.
 
     Each run comes with its value, a number or a name. Runs that share a value are averaged, and bars, a name in
@@ -69,14 +69,14 @@ def effect_figure(
     kinds = list(dict.fromkeys(marker.strip() for marker in markers(subjects(outcomes)) if marker))
     figure, (left, right) = canvas(2, width=9.0, height=3.6)
     acr = [[average_certified_radius(run) for run in group] for group in groups]
-    _curve(left, places, _spread(acr, bars), 0, "ACR", named)
+    _curve(left, places, _spread(acr, bars), 0, "ACR", named, colour=_ACR)
     handles: list[object] = []
     for number, radius in enumerate(chosen):
         accuracy = [[100 * float(certified_accuracy(run, radius)[0]) for run in group] for group in groups]
         label = f"{NORM_TEXT[norm]} radius {radius:g}"
         handles += _curve(right, places, _spread(accuracy, bars), number, label, named)
     for axes in (left, right):
-        axes.set_xlabel(entry(SETTING_TEXT.get(setting, setting), width=4.2))
+        axes.set_xlabel(wrapped_label(SETTING_TEXT.get(setting, setting), 3.2))
         if named:
             _name_ticks(axes, distinct)
         elif places[0] > 0 and places[-1] > 10 * places[0]:
@@ -88,7 +88,7 @@ def effect_figure(
         label = f"{BARS[bars]} of runs"
         handles.append(left.errorbar([], [], [], color="0.4", capsize=3, linestyle="none", label=label))
     if kinds:  # curves go through runs of all kinds, so none of them can be marked by itself
-        handles.append(Line2D([], [], linestyle="none", label=entry(f"runs: {' and '.join(kinds)}")))
+        handles.append(Line2D([], [], linestyle="none", label=plain(f"runs: {' and '.join(kinds)}")))
     return finished(figure, handles, title, columns=4)
 
 
@@ -106,9 +106,16 @@ def _spread(groups: Sequence[Sequence[float]], bars: str) -> NDArray[np.float64]
 
 
 def _curve(
-    axes: Axes, places: NDArray[np.float64], found: NDArray[np.float64], number: int, label: str, named: bool
+    axes: Axes,
+    places: NDArray[np.float64],
+    found: NDArray[np.float64],
+    number: int,
+    label: str,
+    named: bool,
+    colour: str | None = None,
 ) -> list[Line2D]:
     style = line_style(number, 1.5)
+    style["color"] = colour or style["color"]
     several = np.isfinite(found[:, 1])
     if several.any():
         bar: dict[str, Any] = {"fmt": "none", "ecolor": style["color"], "elinewidth": 1.2, "capsize": 3}

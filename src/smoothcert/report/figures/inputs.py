@@ -8,13 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Patch
 from numpy.typing import ArrayLike, NDArray
 
-from smoothcert.report.figures.style import COLOURS, canvas, finished, plain, require
+from smoothcert.report.figures.style import COLOURS, Picture, canvas, finished, plain, require
 from smoothcert.report.metrics import NORM_TEXT
 from smoothcert.types import ABSTAIN, Norm, UsageError, radius_text
 
@@ -47,7 +45,7 @@ def scales_figure(
     names: Sequence[str] | None = None,
     seed: int = 0,
     title: str | None = None,
-) -> Figure:
+) -> Picture:
     """Draw inputs without noise and under Gaussian noise at several scales, such as σ₀ and the σ* chosen for each.
 
     Args:
@@ -77,7 +75,7 @@ def scales_figure(
     return finished(figure, [], title)
 
 
-def votes_figure(inputs: Sequence[VotedInput], class_names: Sequence[str], *, title: str | None = None) -> Figure:
+def votes_figure(inputs: Sequence[VotedInput], class_names: Sequence[str], *, title: str | None = None) -> Picture:
     """Draw inputs, some of their noisy copies, and the votes on all copies, a row for each input.
 
     The noisy inputs are like those in Figure 9 of Alfarra et al. (2022), the votes like the histogram of Cohen,
@@ -91,8 +89,7 @@ def votes_figure(inputs: Sequence[VotedInput], class_names: Sequence[str], *, ti
         raise UsageError(f"votes are on {most} classes, but only {len(class_names)} have names; use their dataset.")
     columns = max(map(len, pixels))
     size = 1.25 * columns + 3.4, 2.1 * len(inputs) + 0.5
-    figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(h_pad=0.09, w_pad=0.05))
-    FigureCanvasAgg(figure)
+    figure = Picture(*size, layout=ConstrainedLayoutEngine(h_pad=0.09, w_pad=0.05))
     grid = figure.add_gridspec(len(inputs), columns + 1, width_ratios=[*[1.0] * columns, 1.9])
     for row, (each, images) in enumerate(zip(inputs, pixels, strict=True)):
         for column, image in enumerate(images):

@@ -9,12 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from numpy.typing import ArrayLike, NDArray
 
-from smoothcert.report.figures.style import COLOURS, canvas, finished, line_style, plain, require
+from smoothcert.report.figures.style import COLOURS, Picture, canvas, dashed, finished, line_style, plain, require
 from smoothcert.report.metrics import NORM_TEXT
 from smoothcert.stats import (
     Agreement,
@@ -34,7 +33,7 @@ _BINS = 60
 _SAMPLES = tuple(round(10 ** (quarter / 4)) for quarter in range(8, 25))  # 100 to a million
 
 
-def margin_figure(model: VarianceModel, noisy: ArrayLike, sizes: Sequence[int], *, title: str | None = None) -> Figure:
+def margin_figure(model: VarianceModel, noisy: ArrayLike, sizes: Sequence[int], *, title: str | None = None) -> Picture:
     """Draw the margin to the runner-up class for several ensemble sizes, modelled and measured (Fig. 2a).
 
     Thin steps are the measured margins of soft voting, lines the Gaussians of these members. ``noisy`` has the logits
@@ -61,7 +60,7 @@ def margin_figure(model: VarianceModel, noisy: ArrayLike, sizes: Sequence[int], 
     return finished(figure, handles, title, columns=4)
 
 
-def success_figure(agreement: Agreement, *, bound: bool = False, title: str | None = None) -> Figure:
+def success_figure(agreement: Agreement, *, bound: bool = False, title: str | None = None) -> Picture:
     """Draw the probability of the label over the ensemble size, modelled and measured (Fig. 2b).
 
     The bars are one standard error of the measured share. ``bound`` adds the Chebyshev bound, which lies far below.
@@ -84,7 +83,7 @@ def success_figure(agreement: Agreement, *, bound: bool = False, title: str | No
 
 def radii_figure(
     distributions: Mapping[str, RadiusDistribution], *, norm: Norm = Norm.L2, title: str | None = None
-) -> Figure:
+) -> Picture:
     """Draw the distributions of the radii that certification will report, by name (Fig. 2c).
 
     The steps are the probability of each of 60 intervals of the radius, and a thin line is the mean.
@@ -114,7 +113,7 @@ def expected_radius_figure(
     alpha: float = 0.001,
     norm: Norm = Norm.L2,
     title: str | None = None,
-) -> Figure:
+) -> Picture:
     """Draw the mean radius over the number of samples, a curve per true success probability (Fig. 3).
 
     ``radius`` returns the radius that a lower bound proves, as ``Gaussian(0.25).radius`` does.
@@ -130,7 +129,7 @@ def expected_radius_figure(
     return finished(figure, axes.get_legend_handles_labels()[0], title, columns=3)
 
 
-def components_figure(inputs: Sequence[tuple[ArrayLike, ArrayLike]], *, title: str | None = None) -> Figure:
+def components_figure(inputs: Sequence[tuple[ArrayLike, ArrayLike]], *, title: str | None = None) -> Picture:
     """Draw the components of the logits against the Gaussians of the model, under both readings of y_c (Fig. 8 and 9).
 
     Left, the clean component over members; in the middle, the perturbation effect over noise; each about its modelled
@@ -170,11 +169,15 @@ def components_figure(inputs: Sequence[tuple[ArrayLike, ArrayLike]], *, title: s
     panels[0].set_xlabel(r"clean component, $(y_c - c)/\sigma_c$")
     panels[1].set_xlabel(r"perturbation effect, $y_p/\sigma_p$")
     panels[2].set(xlabel="mean perturbation effect (logits)", ylabel="probability density (1/logit)")
-    handles.append(panels[2].axvline(0.0, color="0", linestyle="--", linewidth=1.2, label="zero, as modelled"))
+    handles.append(
+        panels[2].axvline(0.0, color="0", linestyle=dashed("--", 1.2), linewidth=1.2, label="zero, as modelled")
+    )
     return finished(figure, handles, title, columns=4)
 
 
-def covariance_figure(clean: ArrayLike, noisy: ArrayLike, *, reading: str = "mean", title: str | None = None) -> Figure:
+def covariance_figure(
+    clean: ArrayLike, noisy: ArrayLike, *, reading: str = "mean", title: str | None = None
+) -> Picture:
     """Draw the covariance of the logits of two members, measured and modelled, and the difference (Fig. 11).
 
     The clean component is above, the perturbation effect below; each row has one scale. Measured matrices are means

@@ -19,9 +19,9 @@ from smoothcert.report.page.groups import groups
 from smoothcert.report.page.images import BUDGET, FindDataset, ImageDataset, group_images
 from smoothcert.report.page.payload import group_payload
 from smoothcert.store import find_results
-from smoothcert.types import StrPath
+from smoothcert.types import StrPath, UsageError
 
-_SCRIPTS = ("data", "table", "curves", "aces", "noise", "explorer", "detail", "main")
+_SCRIPTS = ("data", "table", "curves", "aces", "noise", "explorer", "detail", "main", "scroll")
 
 
 def report_html(
@@ -43,7 +43,10 @@ def report_html(
             page has no images.
         dataset: The dataset of the images, instead of the one that runs name; it is compared with what they recorded.
     """
-    from plotly.offline import get_plotlyjs  # slow to import
+    try:
+        from plotly.offline import get_plotlyjs  # slow to import
+    except ImportError as error:
+        raise UsageError('the report page needs plotly; pip install "smoothcert[report]".') from error
 
     shown = groups(find_results(paths), core)
     images = [group_images(group, find_dataset, dataset, BUDGET // len(shown)) for group in shown]

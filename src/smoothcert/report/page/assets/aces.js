@@ -9,6 +9,8 @@ page.parts.push(() => {
   const chart = byId("aces-chart");
   const slider = byId("theta");
   const choice = byId("composition");
+  const SYMBOLS = [["diamond", "◆"], ["triangle-up", "▲"], ["square", "■"], ["star", "★"], ["triangle-down", "▼"], ["cross", "✚"]];
+  const symbol = (place) => SYMBOLS[place % SYMBOLS.length];
   let curve = aces.curves[0];
 
   function traces() {
@@ -18,15 +20,13 @@ page.parts.push(() => {
       line: { width: 2, color: cssColour(`--run-${each.run % COLOURS}`) }, marker: { size: 4 },
       hovertemplate: `${chartText(each.name).replace(/%\{/g, "% {")}<br>θ %{customdata}: NAC %{x:.1f} %, ACR %{y:.3f}<extra></extra>`,
     }));
-    const points = aces.points.map((point) => ({
+    const points = aces.points.map((point, place) => ({
       name: chartText(point.name), x: [point.natural], y: [point.acr], mode: "markers",
-      marker: { size: 11, symbol: "diamond", color: cssColour(`--run-${point.run % COLOURS}`) },
+      marker: { size: 11, symbol: symbol(place)[0], color: cssColour(`--run-${point.run % COLOURS}`) },
       hovertemplate: `${chartText(point.name).replace(/%\{/g, "% {")}<br>NAC %{x:.1f} %, ACR %{y:.3f}<extra></extra>`,
     }));
     const chosen = {
-      name: "chosen", x: [curve.natural[at]], y: [curve.acr[at]], mode: "markers+text",
-      text: [`θ = ${curve.theta[at]}`], textposition: "top right", cliponaxis: false,
-      textfont: { color: cssColour("--ink"), size: 13 }, hoverinfo: "skip",
+      name: "chosen", x: [curve.natural[at]], y: [curve.acr[at]], mode: "markers", cliponaxis: false, hoverinfo: "skip",
       marker: { size: 16, color: cssColour("--card"), line: { width: 4, color: cssColour("--accent") } },
     };
     return [...lines, ...points, chosen];
@@ -38,6 +38,14 @@ page.parts.push(() => {
     const [low, high] = [Math.min(...all), Math.max(...all)];
     const margin = Math.max(0.06 * (high - low), (2 - (high - low)) / 2);
     return [low - margin, high + margin];
+  }
+
+  function key() {
+    const entry = (mark, run, text) => make("li", {},
+      make("span", { className: "symbol", textContent: mark, "aria-hidden": "true", style: { "--colour": colourName(run) } }), text);
+    byId("aces-key").replaceChildren(
+      ...aces.curves.map((each) => entry("━", each.run, `${each.name}, every θ; the ring is the chosen one`)),
+      ...aces.points.map((point, place) => entry(symbol(place)[1], point.run, point.name)));
   }
 
   function draw() {
@@ -52,13 +60,15 @@ page.parts.push(() => {
     const at = Number(slider.value);
     byId("theta-value").textContent = curve.theta[at];
     slider.setAttribute("aria-valuetext", `θ ${curve.theta[at]}`);
-    const head = make("tr", {}, ...["", "NAC %", "ACR", ...table.headings].map((heading, place) =>
+    const over = make("tr", { className: "over" }, make("td", { colSpan: 3 }),
+      make("th", { colSpan: table.headings.length, scope: "colgroup" }, make("span", { textContent: `Certified (%) at ${norm} radius` })));
+    const head = make("tr", {}, ...["", "NAC (%)", "ACR", ...table.headings].map((heading, place) =>
       make("th", { scope: "col", textContent: heading, className: place ? "" : "text" })));
     const line = (title, lead, values) => make("tr", {},
       make("th", { scope: "row", textContent: title }), ...[...lead, ...values].map((text) => make("td", { textContent: text })));
-    byId("theta-table").replaceChildren(make("thead", {}, head), make("tbody", {},
-      line(`Certified (%) at ${norm} radius`, [curve.naturalText[at], curve.acrText[at]], curve.certified[at]),
-      line("To the smoothed classifier, certified (%)", ["", ""], curve.selected[at])));
+    byId("theta-table").replaceChildren(make("thead", {}, over, head), make("tbody", {},
+      line("Right answers", [curve.naturalText[at], curve.acrText[at]], curve.certified[at]),
+      line("Sent to the smoothed classifier", ["–", "–"], curve.selected[at])));
   }
 
   function start() {
@@ -68,6 +78,7 @@ page.parts.push(() => {
     draw();
   }
 
+  key();
   choice.replaceChildren(...aces.curves.map((each, place) => option(place, each.name)));
   byId("composition-choice").hidden = aces.curves.length < 2;
   choice.onchange = () => { curve = aces.curves[Number(choice.value)]; start(); };

@@ -22,8 +22,9 @@ page.parts.push(() => {
   function limits() {
     const runs = group.runs.filter((run, place) => run.limit !== null && !page.hidden.has(place));
     return [...new Set(runs.map((run) => run.limit))].map((limit) => {
-      const names = runs.filter((run) => run.limit === limit).map((run) => run.name);
-      return { at: limit / unit(), text: `sampling limit of ${names.length === 1 ? chartText(names[0]) : `${names.length} runs`}` };
+      const same = runs.filter((run) => run.limit === limit);
+      const colour = same.length === 1 ? `--run-${group.runs.indexOf(same[0]) % COLOURS}` : "--soft";
+      return { at: limit / unit(), colour, text: `${same.map((run) => run.name).join(", ")}: ${radiusText(limit)}` };
     });
   }
 
@@ -39,18 +40,17 @@ page.parts.push(() => {
       yaxis: logarithmic
         ? { title: { text: "Certified accuracy (%)" }, type: "log", range: [Math.log10(lowest * 0.8), Math.log10(115)], dtick: 1 }
         : { title: { text: "Certified accuracy (%)" }, range: [0, 102], rangemode: "tozero" },
-      shapes: marks.map(({ at }) => ({
-        type: "line", x0: at, x1: at, yref: "paper", y0: 0, y1: 1, line: { color: cssColour("--soft"), width: 1, dash: "dot" },
-      })),
-      annotations: marks.map(({ at, text }) => ({
-        x: at, yref: "paper", y: 0.03, text, showarrow: false, textangle: -90, xanchor: "left", yanchor: "bottom",
-        font: { size: 11, color: cssColour("--soft") },
+      shapes: marks.map(({ at, colour }) => ({
+        type: "line", x0: at, x1: at, yref: "paper", y0: 0, y1: 1, line: { color: cssColour(colour), width: 1.5, dash: "dot" },
       })),
     });
   }
 
   function draw() {
     Plotly.react(chart, traces(), layout(), CHART_SETTINGS);
+    const marks = limits();
+    byId("limits").hidden = !marks.length;
+    byId("limits").textContent = `Sampling limits: ${marks.map((mark) => mark.text).join("; ")}.`;
   }
 
   function legend() {
