@@ -11,8 +11,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from smoothcert.cli.app import app
 from smoothcert.cli import plot
+from smoothcert.cli.app import app
 
 RECIPE = "digits-gaussian-0.25-quick"
 SIGMAS = (0.06, 0.12, 0.18, 0.25, 0.35, 0.5)

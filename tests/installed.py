@@ -1,6 +1,6 @@
 """Test an installed smoothcert in its environment, as ``make package`` does: the core, and with ``--extras`` the demo.
 
-    python tests/installed.py README.md [--extras]
+python tests/installed.py README.md [--extras]
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ def labelled(texts: Mapping[str, str]) -> bytes:
             into = joined.setdefault(family.name, Metric(family.name, family.documentation, family.type))
             for sample in family.samples:
                 into.add_sample(sample.name, {**sample.labels, "replica": replica}, sample.value)
-    return generate_latest(SimpleNamespace(collect=lambda: iter(joined.values())))  # type: ignore[arg-type]
+    return generate_latest(SimpleNamespace(collect=lambda: iter(joined.values())))
 
 
 def run_on_cluster(
