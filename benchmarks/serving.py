@@ -25,7 +25,7 @@ import torch
 from scipy import stats
 from torch import nn
 
-from serving_load import HOST, closed_loop, exchange, one, open_loop, request, save, server, show, start
+from serving_load import HOST, closed_loop, one, open_loop, port_of, request, save, server, show, start
 
 HERE = Path(__file__).resolve()
 LENET = HERE.parent / "mnist" / "models" / "gaussian.safetensors"
@@ -129,8 +129,6 @@ def throughput(name: str, model: str, dataset: str, sigma: float, shape: str, op
             rows[f"served, {clients} clients"] = load.row()
     process = start([sys.executable, "-c", NAIVE, model, str(sigma), shape, str(options.port)])
     try:
-        from serving_load import port_of
-
         port = port_of(process)
         for clients in (1, 8, 64):
             rows[f"naive, {clients} clients"] = asyncio.run(closed_loop(port, clients, bodies, options.seconds)).row()
@@ -253,5 +251,3 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-
-__all__ = ["exchange", "half_space", "images"]
