@@ -91,7 +91,7 @@ def test_nobody_imports_the_command_line():
         (
             "certify",
             {"answering", "base", "batches", "bounds", "choice", "engine", "forecast", "inputs", "memory", "per_input"}
-            | {"plan", "recertify", "router", "runner", "simultaneous", "smoothed", "targets"},
+            | {"plan", "recertify", "replay", "router", "runner", "simultaneous", "smoothed", "targets"},
             {type_.__module__ for type_ in PROCEDURES.own.values()},
         ),
         ("training/methods", {"base"}, {loss.__module__ for loss in METHODS.own.values()}),

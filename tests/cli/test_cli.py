@@ -244,7 +244,7 @@ def test_demo(run, tmp_path):
     assert (tmp_path / "demo" / "tradeoff.png").stat().st_size > 10_000
     assert (tmp_path / "demo" / "certified-accuracy.png").stat().st_size > 10_000
     assert f"Report: {tmp_path / 'demo' / 'report.html'}\n" in out
-    model = tmp_path / "demo" / "models" / "sigma-0.25.safetensors"
+    model = tmp_path / "demo" / "models" / "sigma-0.50.safetensors"
     assert f"serve {model} --radius 0.1,0.25,0.5\nand open http://127.0.0.1:8000/" in out
     assert model.is_file()
     assert (tmp_path / "demo" / "report.html").stat().st_size > 1_000_000

@@ -108,9 +108,11 @@ def answers(
     if first is None:
         return
     first.begin()
-    sampled = Sampled(
-        smoothed.ready_for(sealed, first.x, procedure, (count or 1) * procedure.expected_samples), procedure.cores
-    )
+    samples = (count or 1) * procedure.expected_samples
+    (own, counted), *others = smoothed.sampled(procedure)
+    ready = [own.ready(sealed, first.x, counted, samples)]
+    ready += [other.ready(other.sealed(), first.x, counted, samples) for other, counted in others]
+    sampled = Sampled(ready, procedure.cores)
     sources += sampled.sources
     pool = Pool(sampled.workers, sampled.threads, sampled.layouts)
 

@@ -349,7 +349,7 @@ class _Service:
         if request is None:
             raise CancelledError
         procedure, smoothed = request.procedure, self.smoothed
-        asked = [(smoothed, procedure.statistics), *smoothed.others(procedure)]
+        asked = smoothed.sampled(procedure)
         ready = [self._ready_for(runner, counted, job.x) for runner, counted in asked]
         request._sampled = sampled = Sampled(ready, procedure.cores)
         job.sources, request.started = sampled.sources, time.monotonic()

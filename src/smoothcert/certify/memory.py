@@ -95,15 +95,17 @@ class Memory:
     def __len__(self) -> int:
         return self._count
 
-    def bind(self, owner: Mapping[str, Any]) -> None:
+    def bind(self, owner: Mapping[str, Any], norm: Norm = Norm.L2) -> None:
         """Name the classifier of the balls by its model's identity and its noise, as plain values.
 
         A memory of an earlier version did not record the model's code and attributes: a warning then asks the user to
         make sure that it is the same model.
 
         Raises:
+            UsageError: For another norm of the balls than ℓ2.
             RunError: If the memory holds balls of another classifier.
         """
+        _check_norm(norm)
         plain = json.loads(json.dumps(owner))
         if self.owner is None and not self._count:
             self.owner = plain
@@ -151,8 +153,7 @@ class Memory:
             UsageError: For another norm than ℓ2, an invalid radius, or an input of another size or type than before.
             RunError: If the ball cannot be written; the memory is then unchanged.
         """
-        if norm is not Norm.L2:
-            raise UsageError(f"a memory compares l2 balls; certify in l2 or without a memory, not in {norm.value}.")
+        _check_norm(norm)
         if not (math.isfinite(radius) and radius >= 0) or label < ABSTAIN:
             raise UsageError(f"a ball needs a class and a finite radius of at least 0, got {label} and {radius}.")
         vector = self._vector(x)
@@ -394,3 +395,8 @@ def _without_unrecorded(owner: dict[str, Any], recorded: Mapping[str, Any] | Non
 
 def _cannot_write(path: Path, error: OSError) -> RunError:
     return RunError(f"cannot write the memory {path} ({error.strerror or error}); free space or give another path.")
+
+
+def _check_norm(norm: Norm) -> None:
+    if norm is not Norm.L2:
+        raise UsageError(f"a memory compares l2 balls; certify in l2 or without a memory, not in {norm.value}.")

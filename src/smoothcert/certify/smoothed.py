@@ -17,15 +17,14 @@ from smoothcert.certify.cohen import Cohen
 from smoothcert.certify.inputs import checked_input
 from smoothcert.certify.memory import Memory
 from smoothcert.certify.router import Routed
-from smoothcert.certify.runner import Companions, Ready, Runner
-from smoothcert.classifiers.sealed import Sealed
+from smoothcert.certify.runner import Companions, Runner
 from smoothcert.noise import Gaussian, Noise
 from smoothcert.sampling import Answer, Classifier, Job, Statistic, Steps
 from smoothcert.sampling.runtimes import Runtime
 from smoothcert.sampling.seeds import fresh_seed
 from smoothcert.sampling.sigma import SigmaSolver
 from smoothcert.sampling.soft import mean_softmax
-from smoothcert.types import Norm, UsageError
+from smoothcert.types import UsageError
 
 
 class Smoothed(Runner):
@@ -87,16 +86,7 @@ class Smoothed(Runner):
             batch_size=batch_size,
             precision=precision,
         )
-        if sigma is not None and not isinstance(noise, Gaussian):
-            raise UsageError(f"sigma can be chosen for Gaussian noise only, not for {noise!r}.")
-        if memory is not None and sigma is None:
-            raise UsageError("a memory is for a sigma chosen for each input; give sigma=OptimizeSigma(), for example.")
-        if len(experts) == 1:
-            raise UsageError("a router needs at least two experts, got 1.")
-        if any(isinstance(expert, Smoothed) and (expert.experts or expert.sigma) for expert in experts):
-            raise UsageError("an expert must be a core or a smoothed classifier without experts or a chosen sigma.")
-        if experts and sigma is not None:
-            raise UsageError("sigma cannot be chosen for a selector, whose experts have fixed noises; leave out sigma.")
+        _check_choices(noise, experts, sigma, memory)
         # Fixed, as the noise is: a certificate must be about what was sampled.
         self._experts: tuple[Smoothed | Classifier, ...] = tuple(experts)
         self._sigma, self._memory, self.procedure = sigma, memory, procedure
@@ -212,8 +202,7 @@ class Smoothed(Runner):
         procedure = None if procedure is None else self.sealed_procedure(procedure)
         tensor = self.checked(self.sealed(), x)
         if procedure is not None:
-            for model, _ in procedure.others:
-                other = self._companions.runner(model, self)
+            for other, _ in self.sampled(procedure)[1:]:
                 other.checked(other.sealed(), tensor)
             steps = procedure.certify(self.task(0, tensor, self.noise, seed=0))
             next(steps)  # a procedure checks its settings before it requests votes
@@ -274,22 +263,30 @@ class Smoothed(Runner):
         assert self.num_classes is not None
         return Task(noise, self.num_classes, x.numel(), seed, index, x, time.monotonic() if began is None else began)
 
-    def ready_for(self, sealed: Sealed, x: Tensor, procedure: Procedure, samples: int) -> list[Ready]:
-        """Prepare this classifier and the others that the procedure samples."""
-        return [
-            self.ready(sealed, x, procedure.statistics, samples),
-            *(other.ready(other.sealed(), x, counted, samples) for other, counted in self.others(procedure)),
-        ]
-
-    def others(self, procedure: Procedure) -> list[tuple[Runner, tuple[Statistic, ...]]]:
-        """Return the other classifiers that a procedure samples, and the statistics of each."""
-        return [(self._companions.runner(model, self), counted) for model, counted in procedure.others]
+    def sampled(self, procedure: Procedure) -> list[tuple[Runner, tuple[Statistic, ...]]]:
+        """Return this classifier and the others that a procedure samples, and the statistics of each."""
+        others = [(self._companions.runner(model, self), counted) for model, counted in procedure.others]
+        return [(self, procedure.statistics), *others]
 
     def sealed_procedure(self, procedure: Procedure) -> Procedure:
         """Seal the models of a procedure that suits the memory."""
         if self.memory is not None:
-            norm = self.noise.resolve_norm(procedure.norm)
-            if norm is not Norm.L2:
-                raise UsageError(f"a memory compares l2 balls; certify in l2 or without a memory, not in {norm.value}.")
-            self.memory.bind({"model": self.sealed().sealed_identity, "noise": self.noise.config()})
+            owner = {"model": self.sealed().sealed_identity, "noise": self.noise.config()}
+            self.memory.bind(owner, self.noise.resolve_norm(procedure.norm))
         return self.routed(procedure).sealed(self._companions.seal)
+
+
+def _check_choices(
+    noise: Noise, experts: Sequence[Smoothed | Classifier], sigma: SigmaSolver | None, memory: Memory | None
+) -> None:
+    """Raise UsageError if experts, a chosen sigma and a memory do not go together."""
+    if sigma is not None and not isinstance(noise, Gaussian):
+        raise UsageError(f"sigma can be chosen for Gaussian noise only, not for {noise!r}.")
+    if memory is not None and sigma is None:
+        raise UsageError("a memory is for a sigma chosen for each input; give sigma=OptimizeSigma(), for example.")
+    if len(experts) == 1:
+        raise UsageError("a router needs at least two experts, got 1.")
+    if any(isinstance(expert, Smoothed) and (expert.experts or expert.sigma) for expert in experts):
+        raise UsageError("an expert must be a core or a smoothed classifier without experts or a chosen sigma.")
+    if experts and sigma is not None:
+        raise UsageError("sigma cannot be chosen for a selector, whose experts have fixed noises; leave out sigma.")

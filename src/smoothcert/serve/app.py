@@ -29,6 +29,7 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
+from starlette.routing import Route
 
 import smoothcert
 from smoothcert.serve import page_routes
@@ -133,7 +134,8 @@ def create_app(
     routes = _Routes(service, keys or Keys(), metrics)
     routes.add_to(app)
     app.include_router(page_routes.router(routes), dependencies=[Depends(routes.authorised)])
-    app.mount("/", page_routes.PageFiles())
+    for path in ("/", "/{file}"):  # not a mount of all paths: other methods at known paths are 405, not 404
+        app.router.routes.append(Route(path, page_routes.PageFiles(), methods=["GET"]))
     app.add_exception_handler(Refused, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http_error)

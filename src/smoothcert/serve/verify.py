@@ -139,7 +139,7 @@ def _check_drawn(stated: Json, report: Report, model: Redrawing) -> None:
     job: Job[Any] = make_job(smoothed, sealed, index, checked, steps, seed, now)
     noise = job.noise or smoothed.noise
     report.compare("the noise", stated["noise"], noise.config())
-    asked = [(smoothed, procedure.statistics), *smoothed.others(procedure)]
+    asked = smoothed.sampled(procedure)
     bins = []
     for runner, statistics in asked:
         runner.checked(runner.sealed(), job.x)
