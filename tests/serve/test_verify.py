@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -52,6 +53,20 @@ def test_true_answers_are_confirmed(call, name):
     assert "the model" in drawn.confirmed
     assert any("this model" in each for each in alone.unchecked)
     json.loads(json.dumps(found))
+
+
+def test_a_deadline_that_passes_between_two_looks_is_confirmed(call):
+    """The last request was sent no votes."""
+    one = served(procedure=Anytime(n_max=100_000, deadline=0.05))
+    found = answer_of(call, one)
+    stages = found["stages"]
+    full = [each for each, after in pairwise(stages) if after["start"] == each["start"] + each["n"]]
+    none = {**stages[len(full)], "n": 0, "votes": [{}]}
+    report = verify({**found, "stages": [*full, none]})
+    assert not [each for each in report.wrong if each.startswith("the votes are not")]
+    last = none["start"] + 20
+    assert verify({**found, "stages": [*full, {**none, "start": last}]}).wrong
+    assert verify({**found, "stages": [{**none, "start": 0}]}).wrong
 
 
 @pytest.mark.parametrize("name", ["anytime", "cohen", "staged"])
@@ -177,13 +192,12 @@ def test_a_changed_answer_is_noticed_with_the_model(true_answer, name):
     assert verify((TAMPERED | DRAWN)[name](found), redrawing(one)).wrong
 
 
-def test_votes_that_were_not_drawn_are_noticed_with_the_model(true_answer):
+def test_votes_that_were_not_drawn_are_noticed_with_the_model(call):
     """A radius that follows from invented votes is right without the model."""
-    found, one = true_answer
-    invented = copy.deepcopy(found)
-    first = invented["stages"][0]["votes"][0]
-    for label, wanted in (("1", first["1"] - 1), ("0", first.get("0", 0) + 1)):
-        first[label] = wanted
+    one = served(procedure=Cohen(500))
+    invented = copy.deepcopy(answer_of(call, one))
+    votes = invented["stages"][-1]["votes"][0]
+    votes.update({"1": votes["1"] - 1, "0": votes.get("0", 0) + 1})
     invented["votes"][1] -= 1
     invented["votes"][0] += 1
     report = verify(invented)

@@ -51,7 +51,7 @@ def replay(steps: Steps[Answer], drawn: Sequence[Drawn], *, stop: bool = False) 
     def draw(request: Draw) -> tuple[Votes, ...]:
         nonlocal last
         if not waiting:
-            if not stop or last is None or not _may_end(request, last[0]):
+            if not stop or last is None or request.deadline is None or not _continues(request, last):
                 raise UsageError("the procedure needs more votes than there are.")
             nothing, last = tuple(Votes(0, (0,) * len(each.counts)) for each in last[1]), None
             return nothing
@@ -60,7 +60,7 @@ def replay(steps: Steps[Answer], drawn: Sequence[Drawn], *, stop: bool = False) 
         if any(getattr(request, name) != getattr(known, name) for name in same):
             raise UsageError(f"the procedure requests {_named(request)}, but the next votes are {_named(known)}.")
         for each in votes:
-            late = request.deadline is not None and 0 < each.n < request.n
+            late = request.deadline is not None and each.n < request.n and (each.n or _continues(request, last))
             if not (each.n == request.n or late) or min(each.counts, default=0) < 0 or sum(each.counts) > each.n:
                 raise UsageError(f"the procedure requests {_named(request)}, but these are not as many votes.")
         last = (replace(request, n=votes[0].n), votes)
@@ -72,10 +72,12 @@ def replay(steps: Steps[Answer], drawn: Sequence[Drawn], *, stop: bool = False) 
     return found
 
 
-def _may_end(request: Draw, last: Draw) -> bool:
-    """Whether a request may be answered with no votes after the last ones: it continues them, and may be stopped."""
-    continues = (request.stage, request.source, request.start) == (last.stage, last.source, last.stop)
-    return continues and request.deadline is not None
+def _continues(request: Draw, last: Drawn | None) -> bool:
+    """Whether a request asks for more of the same votes; if it may be late, it may then be sent none."""
+    if last is None:
+        return False
+    before = last[0]
+    return (request.stage, request.source, request.start) == (before.stage, before.source, before.stop)
 
 
 def _named(request: Draw) -> str:

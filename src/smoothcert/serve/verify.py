@@ -244,8 +244,9 @@ def _ties(job: Job[Any], sealed: Any, noise: Noise, request: Draw) -> int:
 
 
 def _redraw(drawn: Sequence[Drawn], again: list[Drawn]) -> Steps[None]:
-    for request, _ in drawn:
-        votes = yield Draw(request.stage, request.n, request.start, source=request.source)
+    for request, votes in drawn:
+        if request.n:
+            votes = yield Draw(request.stage, request.n, request.start, source=request.source)
         again.append((request, votes))
 
 
