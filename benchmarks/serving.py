@@ -28,7 +28,7 @@ from torch import nn
 from serving_load import HOST, closed_loop, one, open_loop, port_of, request, save, server, show, start
 
 HERE = Path(__file__).resolve()
-LENET = HERE.parent / "mnist" / "models" / "gaussian.safetensors"
+LENET = HERE.parents[1] / "zoo" / "mnist-lenet-gaussian-0.50" / "model.safetensors"
 DEADLINE = 0.2
 ALPHA = 0.001
 

@@ -144,6 +144,8 @@ async def open_loop(port: int, rate: float, bodies: Sequence[bytes], seconds: fl
 
     async def ask(sent: bytes, due: float) -> None:
         connection = free.pop() if free else await asyncio.open_connection(HOST, port)
+        if connection[0].at_eof():  # the server closes idle connections
+            connection = await asyncio.open_connection(HOST, port)
         status, body = await exchange(*connection, sent)
         load.note(status, body, time.monotonic() - due)
         free.append(connection)
