@@ -21,6 +21,7 @@ from smoothcert.serve.answers import Certified, Predicted
 from smoothcert.serve.inputs import Input
 from smoothcert.serve.keys import Keys, read_keys
 from smoothcert.serve.service import Asked, Served
+from smoothcert.serve.verify import verify
 
 LONG = Anytime(n_max=10_000_000, deadline=1_000.0)  # never ends in time by itself
 
@@ -111,6 +112,9 @@ def test_every_kind_of_body_is_the_same_input(call):
         assert each["input_sha256"] == answers[0]["input_sha256"]
         assert each["radius"] == answers[0]["radius"]
         assert each["stages"] == answers[0]["stages"]
+        assert each["seed_given"]
+        assert any("choose" in text and "seed" in text for text in verify(each).unchecked)
+    assert not client.post("/v1/certify", json={"input": values.tolist()}).json()["seed_given"]
 
 
 def test_a_batch_is_answered_in_order(call):

@@ -67,6 +67,7 @@ class Predicted(BaseModel):
     p_value: float
     stages: list[Stage]
     seed: str
+    seed_given: bool = Field(description="Whether the caller chose the seed, and so may have chosen the answer by it.")
     index: int
     input_sha256: str = Field(description="SHA-256 of the input's values as little-endian float32 in C order.")
     input: Given

@@ -163,6 +163,7 @@ class Pending:
             class_names=self._served.class_names,
             noise=self.request.noise.config(),
             procedure=self._served.run_config(self._procedure),
+            seed_given=self._asked.seed is not None,
             received=self._received.isoformat(timespec="milliseconds"),
             seconds={"queue": round(self.waited(total), 6), "total": round(total, 6)},
             version=smoothcert.__version__,

@@ -79,6 +79,8 @@ def verify(answer: Mapping[str, Any], model: Redrawing | None = None) -> Report:
     """
     stated = _checked(answer)
     report = Report()
+    if stated["seed_given"]:
+        report.unchecked.append("that the caller did not choose the answer by the seed, which it named")
     if model is None:
         _check_alone(stated, report)
         report.unchecked += [
