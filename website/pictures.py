@@ -64,7 +64,7 @@ def smoothing(ink: str) -> Figure:
     middle.axhline(0.5, color=ink, lw=0.8, ls=":")
     middle.set(title=f"Votes of {n:,} copies", xticks=range(3), xlabel="class", ylim=(0, 1))
     right.add_patch(mpl.patches.Circle(tuple(x), certificate.radius, fill=False, color=ink, lw=1.6))
-    right.annotate(f"radius {certificate.radius:.3f}", tuple(x), (0, -16), textcoords="offset points", ha="center")
+    right.annotate(f"radius {certificate.radius:.3f}", tuple(x), (0, -36), textcoords="offset points", ha="center")
     return figure
 
 
