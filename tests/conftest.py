@@ -152,3 +152,12 @@ def run(monkeypatch, capsys):
         return int(end.value.code or 0), out, err
 
     return call
+
+
+WAITING = ("test_network", "test_cluster_cli", "test_replicas")
+"""Files with tests that take long and mostly wait for other processes."""
+
+
+def pytest_collection_modifyitems(items):
+    """Start the tests that wait first, so that the others run meanwhile."""
+    items.sort(key=lambda item: item.path.stem not in WAITING)
