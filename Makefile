@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test test-oldest test-newest package lint soundness faults network exits fuzz bench bench-training bench-serving serving-faults clean
+.PHONY: demo test test-oldest test-newest package lint docs soundness faults network exits fuzz bench bench-training bench-serving serving-faults clean
 
 demo: $(VENV)/.core
 	$(BIN)/smoothcert demo
@@ -40,6 +40,10 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The documentation site, in site/. The tutorials are executed; a broken link or a missing reference fails.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 soundness: $(VENV)/.dev
 	$(BIN)/pytest -m soundness --timeout 3600
@@ -88,6 +92,10 @@ $(VENV)/.bench: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) install -q -c constraints.txt -e ".[bench]"
 	@touch $@ $(VENV)/.core
 
+$(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) install -q -c constraints.txt -e ".[docs]"
+	@touch $@ $(VENV)/.core
+
 # The tests of the report page drive a Chromium. It is installed where that is possible; a failure stops nothing.
 $(VENV)/.browser: | $(BIN)/python
 	@for browser in chromium chromium-browser google-chrome; do \
@@ -99,4 +107,4 @@ $(VENV)/.browser: | $(BIN)/python
 	else echo "browser tests are skipped without chromium"; fi
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -14,7 +14,7 @@ from smoothcert.cli.app import COMMANDS, app, with_address
 from smoothcert.specifiers import Specifier
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 HELP = sorted((ROOT / "src" / "smoothcert" / "cli").glob("*.py"))
 
 
