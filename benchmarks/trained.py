@@ -50,16 +50,17 @@ class Trained:
         self.folder.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(folder / "last.safetensors", self.folder / MODEL)
 
-    def make_run(self, noise: Noise, n: int) -> None:
-        checkpoint = load_checkpoint(self.folder / MODEL)
+    def make_run(self, noise: Noise, n: int, work: Path) -> None:
+        checkpoint, run = load_checkpoint(self.folder / MODEL), work / f"{self.name}-run"
         certify_dataset(
             Smoothed(checkpoint.model, noise),
             data.load(self.recipe.dataset, split="test"),
             Cohen(n=n, alpha=0.001),
-            run=self.folder,
+            run=run,
             every=EVERY,
             source={"checkpoint": checkpoint.path.name, "sha256": checkpoint.sha256},
         )
+        shutil.copytree(run, self.folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".lock"))
 
     def complete(self) -> bool:
         return (self.folder / "run.json").exists() and load_run(self.folder).table().num_rows == INPUTS
@@ -125,7 +126,7 @@ def make(every: dict[str, Trained], chosen: argparse.Namespace, n: int, grid: in
             each.make_model(chosen.work)
         if not each.complete():
             noise = each.recipe.build_noise()
-            each.make_run(type(noise)(**{**vars(noise), "grid": grid}), n)
+            each.make_run(type(noise)(**{**vars(noise), "grid": grid}), n, chosen.work)
     if chosen.time:
         models = [every[name] for name in chosen.names if (every[name].folder / MODEL).exists()]
         known = minutes() | {each.name: round(each.minutes(), 2) for each in models}
