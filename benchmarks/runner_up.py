@@ -77,7 +77,7 @@ def simulated(inputs: int = 200) -> tuple[np.ndarray, np.ndarray]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("runs", nargs="*", type=Path, default=sorted(RUNS.glob("mnist-*")))
+    parser.add_argument("runs", nargs="*", type=Path, default=sorted(RUNS.glob("*-0.50")))
     parser.add_argument("--repeats", type=int, default=4, help="streams of votes for each input")
     options = parser.parse_args()
     models = {"simulated": (*simulated(), 0.5)}

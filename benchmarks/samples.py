@@ -207,7 +207,7 @@ def main() -> None:
     gain = [point.anytime_correct - point.staged_correct for point in points]
     over_all = {r: float(np.mean([point.anytime / point.wald for point in points if point.r == r])) for r in RADII}
     floor = {r: least_mean(float(special.ndtr(r)), [point for point in points if point.r == r]) for r in RADII}
-    runs = [Path(name) for name in sys.argv[1:]] or sorted(STORED.glob("mnist-*"))
+    runs = [Path(name) for name in sys.argv[1:]] or sorted(STORED.glob("*-0.50"))
     medians = {run.name: {r: median_input(run, r) for r in STORED_RADII} for run in runs}
     result = {
         "benchmark": "samples",
