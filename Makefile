@@ -10,7 +10,7 @@ demo: $(VENV)/.core
 	$(BIN)/smoothcert demo
 
 test: lint $(VENV)/.browser
-	$(BIN)/pytest -n 4 --dist worksteal
+	$(BIN)/pytest -n 3 --dist worksteal
 
 # The tests that need no optional package, with the oldest and the newest versions of everything that is supported.
 ENDS := tests/certify tests/classifiers tests/cli tests/noise tests/report tests/sampling tests/stats tests/store tests/test_python_api.py
