@@ -205,7 +205,8 @@ def wrong_answers(wanted: int, alpha: float) -> dict[str, Any]:
         asyncio.run(callers(port))
         found["seconds"] = round(time.monotonic() - begin)
     p = stats.binomtest(found["wrong"], found["answers"], alpha, alternative="greater").pvalue
-    return {"alpha": alpha, **found, "expected at most": round(alpha * found["answers"], 1), "p-value of more": round(float(p), 3)}
+    most = round(alpha * found["answers"], 1)
+    return {"alpha": alpha, **found, "expected at most": most, "p-value of more": round(float(p), 3)}
 
 
 def first_answers(model: str) -> dict[str, float]:
