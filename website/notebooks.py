@@ -12,6 +12,7 @@ import nbformat
 from nbclient import NotebookClient
 
 _PROGRESS = re.compile(r"\d+%\|.*it/s\]")  # progress bars of other packages
+_NO_WIDGETS = "TqdmWarning: IProgress"  # a warning of tqdm in notebooks without widgets
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -53,6 +54,8 @@ def _joined(outputs: list[Any]) -> list[Any]:
     """Merge the pieces of one stream."""
     joined: list[Any] = []
     for output in outputs:
+        if _NO_WIDGETS in output.get("text", ""):
+            continue
         if output.get("output_type") == "stream" and joined and joined[-1].get("name") == output["name"]:
             joined[-1]["text"] += output["text"]
         else:
