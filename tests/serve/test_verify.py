@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from contextlib import suppress
 from itertools import pairwise
 
 import numpy as np
@@ -67,6 +68,18 @@ def test_a_deadline_that_passes_between_two_looks_is_confirmed(call):
     last = none["start"] + 20
     assert verify({**found, "stages": [*full, {**none, "start": last}]}).wrong
     assert verify({**found, "stages": [{**none, "start": 0}]}).wrong
+
+
+@pytest.mark.parametrize("n", [-5, -1, 10**13])
+def test_impossible_numbers_of_votes_are_refused_without_drawing_them(call, n):
+    one = served()
+    found = answer_of(call, one)
+    *others, last = found["stages"]
+    more = {**last, "start": last["start"] + last["n"], "n": n, "votes": [{}]}
+    for stages in ([*others, {**last, "n": n}], [{**found["stages"][0], "n": n}], [*others, last, more]):
+        for model in (None, redrawing(one)):
+            with suppress(UsageError):  # refused as well
+                assert verify({**found, "stages": stages}, model).wrong
 
 
 @pytest.mark.parametrize("name", ["anytime", "cohen", "staged"])

@@ -147,6 +147,10 @@ def _check_drawn(stated: Json, report: Report, model: Redrawing) -> None:
         runner.checked(runner.sealed(), job.x)
         bins.append([each.bins(runner.num_classes or 0) for each in statistics])
     drawn = _stages(stated, bins)
+    task = smoothed.task(index, checked.tensor, noise, seed, now)
+    found = _replayed(procedure, task, stated, report, drawn)  # first: only votes that it requests are drawn again
+    if found is None:
+        return
     samples = sum(votes[0].n for _, votes in drawn)
     ready = [runner.ready(runner.sealed(), job.x, statistics, samples) for runner, statistics in asked]
     sampled = Sampled(ready, procedure.cores)
@@ -155,10 +159,6 @@ def _check_drawn(stated: Json, report: Report, model: Redrawing) -> None:
     job._first = None
     list(Pool(sampled.workers, sampled.threads).run([job]))
     _compare_votes(drawn, again, job, ready, noise, report)
-    task = smoothed.task(index, checked.tensor, noise, seed, now)
-    found = _replayed(procedure, task, stated, report, drawn)
-    if found is None:
-        return
     if isinstance(found, Certificate):
         found = sampled.stamped(smoothed, job, found)
         report.compare("the model", stated["model"]["identity"], found.model)
