@@ -19,7 +19,7 @@ DOCS = ROOT / "docs"
 
 
 def load(name: str) -> ModuleType:
-    """Import a module of ``website``, which is no package."""
+    """Import a module of ``website``, which is a folder of scripts and not a package."""
     spec = importlib.util.spec_from_file_location(f"website_{name}", ROOT / "website" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None

@@ -22,7 +22,7 @@ MODULES = {
     "doctor": "Checks before a run",
     "testing": "Contract tests for plug-ins",
 }
-"""Modules with a page of their own, and its title."""
+"""The title of the reference page of each subpackage."""
 
 
 def page(name: str) -> str:
