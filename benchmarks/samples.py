@@ -11,7 +11,7 @@ modified Kiefer–Weiss problem (Kiefer and Weiss, 1957), solved by backward ind
 1949). It may leave more inputs undecided at n_max than Anytime.
 
 The median input of a stored run is that of its inputs whose mean samples are the median, where the shares of its votes
-are taken as the true p. Usage: python benchmarks/samples.py [RUN ...]; by default those on MNIST in ``zoo``.
+are taken as the true p. Usage: python benchmarks/samples.py [RUN ...]; by default those at σ = 0.5 in ``zoo``.
 """
 
 from __future__ import annotations
